@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -20,10 +21,15 @@ from transformer.commands.train import _initialised_from
 from transformer.config.decoding import BeamConfig
 from transformer.config.searches import methods_of
 from transformer.data import remote
+from transformer.data.sources.pictures import read_manifest
+from transformer.data.sources.recordings import listed_columns, read_recording_list
+from transformer.data.sources.source import listed
+from transformer.data.sources.text_files import matching
 from transformer.runs.config_json import to_json
 from transformer.systems.nonautoregressive.options import NonAutoregressiveConfig
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import REGISTRY, options_of
+from transformer.tasks.media.pictures import listed_file
 
 WITH_PHRASES = [name for name in REGISTRY if issubclass(options_of(name).decoding, BeamConfig)]
 
@@ -247,3 +253,58 @@ def test_control_characters_of_a_run_do_not_reach_the_terminal(decoder: Path, tm
         done = command(*words)
         assert "evil" in done.stdout + done.stderr
         assert not {"\x1b", "\x07"} & set(done.stdout + done.stderr)
+
+
+MANIFESTS = {
+    "recordings": (read_recording_list, "list.tsv", "{}\tone"),
+    "captions": (partial(read_manifest, annotation="captions"), "list.tsv", "{}\tone"),
+    "boxes": (partial(read_manifest, annotation="boxes"), "list.jsonl", '{{"picture": "{}", "boxes": []}}'),
+}
+LISTS = {
+    "a line of recordings": lambda name, manifest: listed_columns(name, manifest, 1),
+    "a line of pictures": lambda name, manifest: listed_file(name, manifest, 1),
+    **{
+        kind: lambda name, manifest, read=read, at=at, line=line: (
+            manifest.with_name(at).write_text(line.format(name) + "\n"),
+            read(manifest.with_name(at)),
+        )
+        for kind, (read, at, line) in MANIFESTS.items()
+    },
+}
+"""What reads the names of files from a file."""
+
+
+@pytest.mark.parametrize("kind", LISTS)
+@pytest.mark.parametrize("name", ["webhdfs://127.0.0.1:8990/x.wav", "./http://a/x.png", "GS:/bucket/x.wav"])
+@pytest.mark.parametrize("is_relative", [True, False])
+def test_a_list_names_no_addresses(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reached: list[str],
+    kind: str,
+    name: str,
+    is_relative: bool,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    manifest = Path("list.tsv") if is_relative else tmp_path / "list.tsv"
+    with pytest.raises(UserError, match="line 1: .* is an address, and a list names files|no such file"):
+        LISTS[kind](name, manifest)
+    assert reached == []
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../other/x.wav", "a/../../x.wav", "s3://bucket/x.wav"])
+def test_a_list_at_an_address_names_files_beneath_it(reached: list[str], name: str) -> None:
+    with pytest.raises(UserError, match="line 3: .* must be a file within gs://bucket/lists|is an address"):
+        listed(name, Path("gs://bucket/lists/a.tsv"), 3, "recording")
+    assert reached == []
+    with pytest.raises(UserError, match="was asked for"):
+        listed("clips/x.wav", Path("gs://bucket/lists/a.tsv"), 3, "recording")
+    assert reached == ["gs://bucket/lists/clips/x.wav"]
+
+
+def test_a_folder_that_is_named_as_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "http:").mkdir()
+    (tmp_path / "http:" / "a.en").write_text("a\n")
+    (found,) = matching(Path("*/*.en"), "--data.train-source")
+    assert remote.fetched(found).read_text() == "a\n"

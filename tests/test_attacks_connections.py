@@ -1,9 +1,12 @@
 """Attacks by connections: too many, too slow, without a request, and by clients that do not read."""
 
+import asyncio
 import contextlib
 import json
 import logging
+import os
 import select
+import signal
 import socket
 import threading
 import time
@@ -12,8 +15,9 @@ from unittest.mock import Mock
 import httpx
 import pytest
 from served import all_of, served, translations
+from uvicorn.protocols.utils import ClientDisconnected
 
-from transformer.serve import gate
+from transformer.serve import gate, listening
 from transformer.serve import server as connections
 from transformer.serve.services.limits import Limits
 
@@ -40,6 +44,228 @@ def test_connections_of_strangers_give_way_to_those_who_have_the_token(service):
             answer = httpx.get(f"http://127.0.0.1:{port}/models", headers={"Authorization": "Bearer secret"})
             assert answer.status_code == 200
         assert all_of(slow).count(b"HTTP/1.1 200") == 201
+
+
+OPEN = {
+    "is_closing.return_value": False,
+    "get_extra_info.return_value": None,
+    "get_write_buffer_size.return_value": 0,
+}
+CLOSING = {"is_closing.return_value": True, "get_write_buffer_size.return_value": 9}
+
+
+@pytest.mark.parametrize(
+    ("kind", "limits", "state"),
+    [
+        (connections.Connection, Limits(connections=8), {}),
+        (connections.Connection, Limits(connections=8), CLOSING),
+        (connections.Connection, connections.MEASURING, {}),
+        (connections.SocketConnection, Limits(connections=8), {}),
+        (connections.SocketConnection, Limits(connections=8), CLOSING),
+    ],
+)
+@pytest.mark.parametrize("is_upgraded", [False, True])
+def test_who_gives_way_leaves_its_room_in_the_same_turn(kind, limits, state, is_upgraded):
+    """Or those would be refused whose requests arrive before it is closed, also with the token."""
+    config, shared = connections.config_of(Mock(), limits), connections.State()
+    config.load()
+
+    def opened(kind):
+        transport = Mock(**OPEN)
+        one = kind(config, shared, {})
+        transport.get_protocol.return_value = one
+        one.connection_made(transport)
+        return one, transport
+
+    async def in_one_turn():
+        strangers = [opened(kind) for _ in range(limits.connections)]
+        for one, transport in strangers:
+            if is_upgraded and kind is connections.SocketConnection:
+                one.data_received(UPGRADE % b"")
+            transport.configure_mock(**state)
+        for count in range(1, limits.connections + 1):
+            new, _ = opened(connections.Connection)
+            assert len(shared.connections) == limits.connections
+            assert [transport.abort.called for _, transport in strangers].count(True) == count
+            new.data_received(b"GET /models HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert new.app is config.loaded_app
+        for one, _ in strangers:
+            one.connection_lost(None)
+        assert len(shared.connections) == limits.connections
+
+    asyncio.run(in_one_turn())
+
+
+UPGRADE = (
+    b"GET /listen HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n%s\r\n"
+)
+
+
+def test_a_handshake_that_is_refused_writes_nothing_to_the_log(service, caplog):
+    with served(service) as port:
+        for more in b"", b"Origin: http://other.example\r\n":
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as one:
+                one.sendall(UPGRADE % more)
+                assert all_of(one).startswith(b"HTTP/1.1 403")
+    assert caplog.records == []
+
+
+def test_a_client_that_has_gone_before_its_handshake_writes_nothing_to_the_log(caplog):
+    gone = Mock(**{"accept.side_effect": ClientDisconnected})
+    asyncio.run(listening.Listening([], None, Limits(), "secret", None).serve(gone))
+    assert caplog.records == []
+
+
+def test_few_strangers_continue_at_a_turn_and_who_has_the_token_does_not_wait():
+    """So that many requests of strangers, also in one connection, do not make every turn long."""
+    begun = []
+
+    async def app(scope, receive, send):
+        begun.append(scope["path"])
+
+    def asked(path, token):
+        headers = [(b"authorization", b"Bearer " + token)]
+        return gated({"type": "http", "path": path, "headers": headers}, None, None)
+
+    async def ask():
+        strangers = [asyncio.ensure_future(asked(f"/{number}", b"wrong")) for number in range(100)]
+        await asyncio.sleep(0)
+        while begun != order:
+            before = len(begun)
+            known = asyncio.ensure_future(asked("/known", b"secret"))
+            await asyncio.sleep(0)
+            assert begun[before:].count("/known") == 1
+            assert known.done()
+            begun.remove("/known")
+            assert len(begun) - before <= gate.AT_ONCE
+        await asyncio.gather(*strangers)
+
+    gated, order = gate.InTurn(app, "secret"), [f"/{number}" for number in range(100)]
+    asyncio.run(ask())
+
+
+def test_requests_that_are_sent_early_wait_for_those_that_are_not(service, monkeypatch):
+    """So that one connection cannot ask for a thousand pages before others get their first."""
+    early, waiting = [], gate.InTurn.__call__
+
+    async def note(gated, scope, receive, send):
+        if scope["type"] == "http":
+            early.append(gate.EARLY in scope["state"])
+        await waiting(gated, scope, receive, send)
+
+    monkeypatch.setattr(gate.InTurn, "__call__", note)
+    asked = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+    with served(service) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as one:
+        one.sendall(asked * 3)
+        while early != [False, True, True]:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        one.sendall(asked)
+        while len(early) < 4:
+            time.sleep(0.01)
+        assert early == [False, True, True, False]
+
+    async def app(scope, receive, send):
+        begun.append(scope["path"])
+
+    async def ask():
+        for is_early in [True] * 20 + [False] * 20:
+            state = {gate.EARLY: True} if is_early else {}
+            scope = {"type": "http", "path": is_early, "state": state}
+            tasks.append(asyncio.ensure_future(gated(scope, None, None)))
+        await asyncio.gather(*tasks)
+
+    begun, tasks, gated = [], [], gate.InTurn(app, "")
+    asyncio.run(ask())
+    assert begun[:25].count(False) == 20
+
+
+def test_a_request_that_ends_before_its_turn_harms_no_other():
+    async def app(scope, receive, send):
+        scope["done"].append(True)
+
+    async def ask():
+        gated, done = gate.InTurn(app, ""), [[], []]
+        first, last = (
+            asyncio.ensure_future(gated({"type": "http", "done": one}, None, None)) for one in done
+        )
+        await asyncio.sleep(0)
+        first.cancel()
+        await last
+        assert done == [[], [True]]
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_little_is_read_of_the_bodies_of_strangers_at_a_turn(is_known):
+    """A piece of a body may be many short chunks."""
+    config, shared = connections.config_of(Mock(), Limits()), connections.State()
+    config.load()
+    head = b"POST /translate HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    sent = []
+
+    async def send():
+        for _ in range(3 * gate.AT_ONCE):
+            transport = Mock(**OPEN)
+            one = connections.Connection(config, shared, {})
+            transport.get_protocol.return_value = one
+            one.connection_made(transport)
+            one.data_received(head)
+            if is_known:
+                one.scope["state"][gate.KNOWN] = True
+                transport.reset_mock()
+            one.data_received(b"1\r\n,\r\n")
+            sent.append(transport)
+        assert all(transport.pause_reading.called is not is_known for transport in sent)
+        for turn in range(1, 4):
+            if not is_known:
+                await asyncio.sleep(0)
+                read = [transport.resume_reading.called for transport in sent]
+                assert read.index(False) if False in read else len(read) <= turn * gate.AT_ONCE
+
+    asyncio.run(send())
+
+
+def test_a_head_of_many_lines_is_refused_before_it_is_read(service):
+    """Each takes time, also of a request that comes early, or after one that was answered before its body
+    had arrived."""
+    head = b"GET /health HTTP/1.1\r\nHost: a\r\n%s\r\n"
+    most = connections.MOST_LINES - 2
+    before = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n"
+    with served(service) as port:
+        for end in b"a:\r\n", b"a:\n":
+            for early in b"", head % b"":
+                with socket.create_connection(("127.0.0.1", port), timeout=10) as one:
+                    one.sendall(early + head % (end * most) + head % (end * 2 * most))
+                    answer = all_of(one)
+                    assert answer.count(b"HTTP/1.1 200") == 1 + bool(early)
+                    assert answer.count(b"HTTP/1.1 400") == 1
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as one:
+            one.sendall(before)
+            assert one.recv(1000).startswith(b"HTTP/1.1 405")
+            one.sendall(b"x" + head % (b"a:\r\n" * 2 * most))
+            assert b"HTTP/1.1 400" in all_of(one)
+
+
+def test_a_closed_terminal_ends_a_server_as_a_request_to_end_does(monkeypatch):
+    """It often sends its signal twice; and a server that ignores it, under nohup, goes on."""
+    server = connections.Server(connections.config_of(Mock(), Limits()))
+    monkeypatch.setattr("os._exit", lambda status: pytest.fail("it ended at once"))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with server.capture_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert not server.should_exit
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with server.capture_signals():
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGHUP)
+        assert server.should_exit
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_few_connections_are_accepted_at_once(service, monkeypatch):

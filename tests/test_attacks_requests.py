@@ -82,8 +82,9 @@ def test_names_that_are_answered():
     names = "Example.org", "mt.example.org:8000", "mt.example.com.", "[::1]", "fd00::5"
     others = {"example.org", "mt.example.org", "mt.example.com", "fd00::5"}
     assert hosts_of("0.0.0.0", "0.0.0.0", "", names) == own | others
-    for wrong in "", "https://mt.example.org", "a@b":
-        with pytest.raises(UserError, match=f"^--allow-host {wrong}: must be a name"):
+    assert hosts_of("::", "::", "", ["Bücher.example"]) == own | {"xn--bcher-kva.example"}
+    for wrong in "", "https://mt.example.org", "a@b", "a..b", ".a.org", "*.a.org", "l" * 70, "a b":
+        with pytest.raises(UserError, match=f"^--allow-host {re.escape(wrong)}: must be a name"):
             hosts_of("::", "::", "", ["name", wrong])
 
 
@@ -245,10 +246,11 @@ def test_a_connection_beyond_all_is_refused_as_a_request(service, monkeypatch):
     with served(service, Limits(connections=2)) as port, contextlib.ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        answer = httpx.get(f"http://127.0.0.1:{port}/health")
+        answer = httpx.get(f"http://127.0.0.1:{port}/models")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         assert answer.json() == {"error": "as many connections are open as may be: try again later"}
         assert {name: answer.headers[name] for name in SAFE} == SAFE
+        assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200  # as always
 
 
 def test_health_depends_on_nothing_that_is_sent(service):
@@ -460,6 +462,9 @@ def test_the_port_of_metrics_is_guarded_as_the_other(service):
         assert len(closed) == 120 - 2 * most
         for one in idle:
             one.close()
+    for host in "", "a..b", ".example.org", "l" * 70, "a b", "\udcff":
+        with pytest.raises(UserError, match="^--host (is empty|.*choose another one)"):
+            bound(host, 0)
     with bound("127.0.0.1", 0) as taken:
         taken_port = taken.getsockname()[1]
         message = f"--metrics-port {taken_port}: Address already in use"

@@ -21,6 +21,8 @@ from transformer.commands.decode_lines import decode_lines
 from transformer.commands.translations import Translations
 from transformer.data import store
 from transformer.data.sources.corpora import open_corpus
+from transformer.interop.folders.folder import write_folder
+from transformer.runs.stores import store_type
 
 
 @pytest.mark.slow
@@ -171,3 +173,44 @@ def test_a_partial_output_is_not_written_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot write --output"), long:
         pass
     assert (tmp_path / "precious").read_text() == "mine\n"
+
+
+def new_run(folder: Path) -> None:
+    with store_type(folder)(folder, writes=True).created() as partial:
+        (partial / "config.json").write_text("{}")
+
+
+def new_export(folder: Path) -> None:
+    write_folder(folder, {}, {}, {"config.json": {}})
+
+
+@pytest.mark.parametrize("create", [new_run, new_export])
+def test_what_a_killed_import_or_export_has_left_is_removed_by_the_next(create: Any, tmp_path: Path) -> None:
+    """And nothing else, such as the folder of one that still runs, which may just have created it."""
+    left, running, new = (tmp_path / f".mine[1].{number:012x}" for number in range(3))
+    others = {
+        running,
+        new,
+        *(tmp_path / name for name in (".mine[1]", ".mine[1].old", ".mine1.00000000000a")),
+    }
+    for folder in {left, *others}:
+        folder.mkdir()
+        if folder != new:
+            (folder / "weights").touch()
+    held = os.open(running, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    create(tmp_path / "mine[1]")
+    os.close(held)
+    assert {*tmp_path.iterdir()} == {*others, tmp_path / "mine[1]"}
+    assert {folder for folder in others if not any(folder.iterdir())} == {new}
+
+
+def test_a_new_folder_stays_while_another_process_creates_it_too(tmp_path: Path) -> None:
+    first = store_type(tmp_path / "mine")(tmp_path / "mine", writes=True).created()
+    partial = first.__enter__()
+    (partial / "weights").touch()
+    new_run(tmp_path / "mine")
+    assert (partial / "weights").exists()
+    with pytest.raises(OSError, match="not empty"):
+        first.__exit__(None, None, None)
+    assert [*tmp_path.iterdir()] == [tmp_path / "mine"]

@@ -1,9 +1,12 @@
 """Tokenizers of strangers: what would fill the memory is refused, a panic of the library is one message."""
 
 import base64
+import bisect
 import functools
 import io
 import json
+import random
+import re
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -16,8 +19,9 @@ from sentencepiece import sentencepiece_model_pb2
 from transformer import SpecialIds, UserError
 from transformer.data.tokenizers import hub
 from transformer.data.tokenizers.hub import HubTokenizer
-from transformer.data.tokenizers.lossless import opened
+from transformer.data.tokenizers.lossless import WholeWords, opened
 from transformer.data.tokenizers.trained import load_tokenizer, train_tokenizer
+from transformer.interop.folders.pieces import read_sentencepiece
 from transformer.runtime.machine import library
 
 pytest.importorskip("tokenizers")
@@ -365,11 +369,81 @@ def test_a_tokenizer_with_dropout_reads_a_text_in_one_way() -> None:
     assert HubTokenizer(content(model=model), 7, SpecialIds()).encode_all(["ab"] * 20) == [[6]] * 20
 
 
-@pytest.mark.parametrize("name", ["continuing_subword_prefix", "end_of_word_suffix"])
-def test_what_is_added_to_each_character(name: str) -> None:
-    model = {"type": "BPE", "vocab": {"<unk>": 3}, "merges": [], "unk_token": "<unk>", name: "x" * 10_001}
-    with pytest.raises(UserError, match=f"model.{name} has over 10,000 characters"):
+@pytest.mark.parametrize("kind", ["BPE", "WordPiece", "WordLevel"])
+@pytest.mark.parametrize("name", ["continuing_subword_prefix", "end_of_word_suffix", "unk_token"])
+def test_what_is_written_for_each_character(name: str, kind: str) -> None:
+    model = {"type": kind, "vocab": {"<unk>": 3}, "merges": [], "unk_token": "<unk>", name: "x" * 51}
+    with pytest.raises(UserError, match=f"model.{name} has over 50 characters"):
         tokenizer(model=model)
+
+
+@pytest.mark.parametrize("name", ["continuing_subword_prefix", "end_of_word_suffix"])
+def test_bytes_of_what_is_written_for_each_character(name: str) -> None:
+    """With byte_fallback each is an id."""
+    vocabulary = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3}
+    vocabulary |= {f"<0x{byte:02X}>": 4 + byte for byte in range(256)}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": [], "unk_token": "<unk>", "byte_fallback": True}
+    letters = {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}
+    splits = letters if name == "end_of_word_suffix" else None
+
+    def read(mark: str, **parts: Any) -> HubTokenizer:
+        marked = content(model=model | {name: mark}, pre_tokenizer=splits, **parts)
+        return HubTokenizer(marked, len(vocabulary), SpecialIds())
+
+    for mark, bytes_of_mark in ("##", 2), ("\U0001f600" * 24, 96):
+        most = 10 * (1 + bytes_of_mark)
+        assert most - bytes_of_mark <= len(read(mark).encode("x" * 10)) <= most
+    with pytest.raises(UserError, match="makes a text up to 101 times as long"):
+        read("\U0001f600" * 25)
+    with pytest.raises(UserError, match="makes a text up to 120 times as long"):
+        read("</w>", normalizer={"type": "Replace", "pattern": {"Regex": "."}, "content": "x" * 23})
+
+
+@pytest.mark.parametrize("is_normalized", [False, True])
+def test_added_tokens_that_fill_the_memory(is_normalized: bool) -> None:
+    """The library makes a trie of all of them, after its normalizer."""
+    flags = {name: False for name in ("single_word", "lstrip", "rstrip", "special")}
+    flags |= {"normalized": is_normalized}
+    longer = {"type": "Replace", "pattern": {"String": "a"}, "content": "ab" * 25}
+    length = 20 if is_normalized else 1000
+    tokens = [flags | {"id": 6 + i, "content": f"a{i:03}" + "c" * (length - 4)} for i in range(1000)]
+    parts = {"normalizer": longer if is_normalized else None}
+    HubTokenizer(content(added_tokens=tokens[: 390 if is_normalized else 1000], **parts), 1006, SpecialIds())
+    more = flags | {"id": 1006, "content": "d"}
+    with pytest.raises(UserError, match="added_tokens have over 1,000,000 characters together"):
+        HubTokenizer(content(added_tokens=[*tokens, more], **parts), 1007, SpecialIds())
+
+
+@pytest.mark.parametrize("levels", [60, 300])
+def test_steps_that_are_nested_deeply(levels: int) -> None:
+    """As JSON with two levels for each."""
+    steps: dict[str, Any] = {"type": "NFC"}
+    for _ in range(levels):
+        steps = {"type": "Sequence", "normalizers": [steps]}
+    with pytest.raises(UserError, match="not a tokenizer.json: nested more than 100 deep"):
+        tokenizer(normalizer=steps)
+    for _ in range(levels - 48):
+        steps = steps["normalizers"][0]
+    assert tokenizer(normalizer=steps).encode("a") == [4]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whole_words_are_found_as_by_an_expression(seed: int) -> None:
+    """The leftmost, and of those the longest."""
+    rng = random.Random(seed)
+    words = {"".join(rng.choices("ab-^]", k=rng.randint(1, 5))) for _ in range(rng.randint(1, 30))}
+    longest_first = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+    for length in range(60):
+        text = "".join(rng.choices("ab-^]c", k=length))
+        assert WholeWords(words).split(text) == re.split(f"({longest_first})", text)
+
+
+def test_many_whole_words_cost_one_search_at_each_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["a" * 96 + f"{number:04}" for number in range(5000)]
+    search = Mock(wraps=bisect.bisect)
+    monkeypatch.setattr("bisect.bisect", search)
+    assert WholeWords(words).split("a" * 1000 + words[7]) == ["a" * 1000, words[7], ""]
+    assert search.call_count <= 1100
 
 
 def test_a_panic_of_any_call_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,8 +506,8 @@ def test_a_map_whose_trie_is_cut(size: int) -> None:
 
 def test_pieces_and_starts_that_fill_the_memory(tmp_path: Path) -> None:
     """A model may write a piece at each step, and each text may begin with many ids."""
-    model = {"type": "WordLevel", "vocab": {"<unk>": 3, "a": 4, "b" * 10_001: 5}, "unk_token": "<unk>"}
-    with pytest.raises(UserError, match="a piece of its vocabulary has 10,001 characters"):
+    model = {"type": "WordLevel", "vocab": {"<unk>": 3, "a": 4, "b" * 2_001: 5}, "unk_token": "<unk>"}
+    with pytest.raises(UserError, match="a piece of its vocabulary has 2,001 characters"):
         tokenizer(model=model)
     with pytest.raises(UserError, match="1,001 ids begin every text"):
         HubTokenizer(content(), 6, SpecialIds(), [4] * 1001)
@@ -449,7 +523,11 @@ def test_pieces_and_starts_that_fill_the_memory(tmp_path: Path) -> None:
                 with pytest.raises(UserError, match=message):
                     load_tokenizer(tmp_path / "source.model")
     saved = {"kind": "pieces", "words": [*"abcd"], "special": {}, "model": ""}
-    for apart, message in (["x"] * 5001, "5,001 words of it are"), (["x"], '"x" is whole anywhere'):
+    for apart, message in (
+        (["x"] * 5001, "5,001 words of it are"),
+        (["x"], '"x" is whole anywhere'),
+        (["x" * 101], "a word of 101 characters is whole anywhere"),
+    ):
         (tmp_path / "source.model").write_text(json.dumps(saved | {"apart": apart}))
         with pytest.raises(UserError, match=message):
             load_tokenizer(tmp_path / "source.model")
@@ -462,12 +540,24 @@ def test_pieces_and_starts_that_fill_the_memory(tmp_path: Path) -> None:
     assert train_tokenizer(["a " + "b" * 10_001], "word", 10).encode("a b")[1:] != []
 
 
+@pytest.mark.parametrize("piece_type", [1, 3, 4])
+def test_pieces_of_sentencepiece_that_fill_the_memory(piece_type: int, tmp_path: Path) -> None:
+    described = sentencepiece_model_pb2.ModelProto()
+    described.pieces.add(piece="<unk>", type=2)
+    described.pieces.add(piece="a", type=1)
+    described.pieces.add(piece="x" * 2_001, type=piece_type)
+    (tmp_path / "source.model").write_bytes(described.SerializeToString())
+    for read in load_tokenizer, read_sentencepiece:
+        with pytest.raises(UserError, match="source.model: .*a piece of its vocabulary has 2,001 characters"):
+            read(tmp_path / "source.model")
+
+
 def test_what_sentencepiece_writes_for_what_is_unknown() -> None:
     described = sentencepiece_model_pb2.ModelProto()
     described.pieces.add(piece="<unk>", type=2)
     described.pieces.add(piece="a", type=1)
-    described.trainer_spec.unk_surface = "x" * 10_001
-    with pytest.raises(UserError, match="a piece of its vocabulary has 10,001 characters"):
+    described.trainer_spec.unk_surface = "x" * 2_001
+    with pytest.raises(UserError, match="a piece of its vocabulary has 2,001 characters"):
         opened(described.SerializeToString())
 
 

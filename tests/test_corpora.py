@@ -444,6 +444,147 @@ def test_a_short_file_that_repeats_a_long_text(tmp_path):
     assert pa.total_allocated_bytes() - before < 2**26
 
 
+def nulls(number):
+    """A list of as many nulls, which takes no memory."""
+    return pa.ListArray.from_arrays(pa.array([0, number], pa.int32()), pa.nulls(number))
+
+
+SHORT_FILES = {
+    "a list of nulls": ("arrow", nulls(2**31 - 1), "row 1: longer than 64 MiB"),
+    "lists of as many nulls": (
+        "arrow",
+        pa.FixedSizeListArray.from_arrays(pa.nulls(2**27), 2**27),
+        "row 1: longer than 64 MiB",
+    ),
+    "a value that is repeated": (
+        "arrow",
+        pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), pa.array(["a"])),
+        "column source is of type run_end_encoded",
+    ),
+    "a list that is repeated": (
+        "arrow",
+        pa.ListViewArray.from_arrays(pa.array([0], pa.int32()), pa.array([1], pa.int32()), pa.array(["a"])),
+        "column source is of type list_view",
+    ),
+    "a list of nulls in pages": (
+        "parquet",
+        nulls(2**25).cast(pa.list_(pa.string())),
+        "column source: the lists of a group of rows have more than 16,777,216 items",
+    ),
+    "a long list in pages": (
+        "parquet",
+        nulls(2**23 + 1).cast(pa.list_(pa.string())),
+        "row 1: longer than 64 MiB",
+    ),
+    "texts of a dictionary in a list": (
+        "parquet",
+        pa.ListArray.from_arrays(
+            pa.array([0, 2**20], pa.int32()),
+            pa.DictionaryArray.from_arrays(pa.array([0] * 2**20, pa.int32()), pa.array(["a" * 2**16])),
+        ),
+        "row 1: longer than 64 MiB",
+    ),
+    "a long value": ("parquet", pa.nulls(1, pa.binary(2**27)), "column source: values of 134,217,728 bytes"),
+}
+
+
+@pytest.mark.parametrize(("kind", "column", "message"), SHORT_FILES.values(), ids=SHORT_FILES)
+def test_short_files_whose_rows_would_take_the_memory(tmp_path, kind, column, message):
+    path = tmp_path / f"a.{kind}"
+    table = pa.table({"source": column, "target": ["b"]})
+    if kind == "parquet":
+        pyarrow.parquet.write_table(table, path, compression="zstd")
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    assert path.stat().st_size < 2**14
+    before = pa.total_allocated_bytes()
+    with pytest.raises(UserError, match=f"a.{kind}.*{message}"):
+        list(read_table(path, DataConfig()))
+    assert pa.total_allocated_bytes() - before < 2**28
+
+
+def test_the_end_of_a_parquet_file_is_not_believed(tmp_path):
+    """The library decodes what the header of a page says."""
+    column = nulls(2**25).cast(pa.list_(pa.string()))
+    pyarrow.parquet.write_table(pa.table({"source": column, "target": ["b"]}), tmp_path / "a.parquet")
+    content = (tmp_path / "a.parquet").read_bytes()
+    number, fewer = (b"\x16" + varint(2 * count, 4) for count in (2**25, 100))  # num_values, of 64 bits
+    assert number in content
+    (tmp_path / "a.parquet").write_bytes(content.replace(number, fewer))
+    metadata = pyarrow.parquet.ParquetFile(tmp_path / "a.parquet").metadata.row_group(0).column(0)
+    assert metadata.num_values == 100
+    with pytest.raises(UserError, match="column source: the lists of a group of rows have more than"):
+        list(read_table(tmp_path / "a.parquet", DataConfig()))
+
+
+def varint(number, length):
+    """A number as Thrift's compact protocol has it, in as many bytes."""
+    parts = [number >> 7 * index & 127 for index in range(length)]
+    return bytes([*(part | 128 for part in parts[:-1]), parts[-1]])
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+@pytest.mark.parametrize("writer_of", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_a_compressed_arrow_file(tmp_path, codec, writer_of):
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    for text, message in (
+        ("a text, ", None),
+        ("a" * 2**16, "a.arrow: a part unpacks to more than 200 times its"),
+    ):
+        table = pa.table({"source": [text] * 2000, "target": ["b"] * 2000})
+        with writer_of(tmp_path / "a.arrow", table.schema, options=options) as writer:
+            writer.write_table(table)
+        if message is None:
+            assert len(list(read_table(tmp_path / "a.arrow", DataConfig()))) == 2000
+            continue
+        with pytest.raises(UserError, match=message):
+            list(read_table(tmp_path / "a.arrow", DataConfig()))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_columns_that_are_not_read(tmp_path, kind):
+    """They may be of any type and size, and messages name them."""
+    path = tmp_path / f"a.{kind}"
+    more = {"other": nulls(2**20 if kind == "parquet" else 2**31 - 1)}
+    columns = {"source": ["a"], "target": ["b"]} | more
+    table = pa.table(columns)
+    if kind == "parquet":
+        pyarrow.parquet.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    (record,) = read_table(path, DataConfig())
+    assert record[:2] == ("a", "b")
+    with pytest.raises(UserError, match="text is missing: there is only 'source, target, other'"):
+        list(read_table(path, DataConfig(inputs=("text",), target=("label",))))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_two_columns_of_one_name(tmp_path, kind):
+    path = tmp_path / f"a.{kind}"
+    table = pa.Table.from_arrays([pa.array(["a"])] * 3, ["source", "target", "target"])
+    if kind == "parquet":
+        pyarrow.parquet.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(UserError, match=rf"a\.{kind}: two columns are named target"):
+        list(read_table(path, DataConfig()))
+
+
+def test_texts_in_all_types_of_arrow(tmp_path):
+    types = pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())
+    texts = ["one", "a longer text than twelve bytes", "two"] * 20
+    for number, kind in enumerate(types):
+        path = tmp_path / f"{number}.arrow"
+        table = pa.table({"source": pa.array(texts).cast(kind), "target": [[x, x] for x in texts]})
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+        records = [*read_table(path, DataConfig())]
+        assert [record[:2] for record in records] == [(text, text) for text in texts]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

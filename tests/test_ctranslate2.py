@@ -114,6 +114,12 @@ MISTAKES = {
     "encoder/layer_norm/gamme is not supported": lambda f: replaced(
         f, b"encoder/layer_norm/gamma", b"encoder/layer_norm/gamme"
     ),
+    "encoder/embeddings/weight and encoder/embeddings_0/weight are the same": lambda f: replaced(
+        f, b"\x19\0encoder/layer_norm/gamma", b"\x1a\0encoder/embeddings/weight"
+    ),
+    "config.json cannot be read: layer_norm_epsilon: it is given twice": lambda f: (
+        f / "config.json"
+    ).write_text('{"layer_norm_epsilon": 1e-5, "layer_norm_epsilon": 1e-6}'),
 }
 
 

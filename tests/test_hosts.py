@@ -274,7 +274,10 @@ def test_launchers_are_told_by_what_they_set() -> None:
     [
         ({"coordinator": "a:1"}, "all three, or none"),
         ({"coordinator": "a:1", "processes": 2, "process": 2}, "must be from 0 to 1"),
-        ({"coordinator": "a", "processes": 2, "process": 1}, "give HOST:PORT"),
+        *(
+            ({"coordinator": host, "processes": 2, "process": 1}, "give HOST:PORT")
+            for host in ("a", "a..b:1", ".a:1", f"{'a' * 64}:1", "a b:1", "[::1:1", "::1:1")
+        ),
         ({"heartbeat": 0}, "at least 1 second"),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from transformer.config.model import SpecialIds
+from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.pieces import PiecesTokenizer
 from transformer.data.tokenizers.trained import load_tokenizer
 from transformer.interop.folders.pieces import read_pieces, written_pieces
@@ -221,3 +222,11 @@ def test_bytes_are_the_tokens_of_byt5(tmp_path):
         assert tokenizer.encode("a<extra_id_1>") == [ord("a") + 3, 260]
         sentinels[len(listed)] = pieces_of(tmp_path).id_of("<extra_id_124>")
     assert sentinels == {0: 383, 1: None}
+
+
+def test_a_word_that_has_two_ids():
+    """The library would take the last."""
+    vocabulary = '{"a": 0, "b": 1, "a": 2}'
+    model = f'{{"version": "1.0", "model": {{"type": "WordLevel", "vocab": {vocabulary}, "unk_token": "b"}}}}'
+    with pytest.raises(UserError, match=r"not a tokenizer\.json: a: it is given twice"):
+        HubTokenizer(model, 10, SpecialIds(0, 0, 0, 1))

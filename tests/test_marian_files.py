@@ -24,7 +24,7 @@ from transformer.config.transformer import TransformerConfig
 from transformer.data.tokenizers.lossless import SPACE
 from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.interop.architectures.marian_files import export_marian_files
-from transformer.interop.folders.items import marian_file, parse_yaml
+from transformer.interop.folders.items import marian_file, parse_number, parse_yaml
 from transformer.interop.pretrained import export_model, import_model
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run
@@ -211,6 +211,10 @@ def test_networks_that_marian_lacks_are_not_exported(tmp_path):
         ({"enc-depth": 1000}, "enc-depth is 1000"),
         ({"dim-emb": "[3]"}, "dim-emb is a list"),
         ({"dim-vocabs": ["x"]}, "not the config of a model"),
+        ({"dim-vocabs": ["1_0", "1_0"]}, "'1_0' is no whole number"),
+        ({"dim-emb": "3_2"}, "dim-emb: '3_2' is no whole number"),
+        ({"transformer-heads": "\u0664"}, "transformer-heads: '\u0664' is no whole number"),
+        ({"dec-depth": "9" * 5000}, r"dec-depth: '9{59}\.\.\. is no whole number"),
         ({"dim-vocabs": [7, 7]}, "words, and the model 7"),
         ({"transformer-dim-ffn": 99999999999}, "--model.d-ff"),
         ({"transformer-tied-layers": [1]}, "1 numbers for 2 layers"),
@@ -233,6 +237,57 @@ def test_yaml_is_only_scalars_and_lists():
         with pytest.raises(ValueError, match="."):
             parse_yaml(bad)
     assert parse_yaml("a: !!python/object/apply:os.system ['false']") == {"a": ["false"]}  # no more than text
+
+
+class Repeated(dict):
+    """Arrays, of which the first is there again with other values."""
+
+    def items(self):
+        name, first = next(iter(super().items()))
+        return [*super().items(), (name, np.full_like(first, 7))]
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("kind", ["npz", "bin"])
+def test_two_arrays_of_one_name(tmp_path, kind):
+    folder, arrays, options = made(tmp_path / "model", kind=kind)
+    name = next(iter(arrays))
+    if kind == "bin":
+        marian.write_bin(folder / "model.bin", Repeated(arrays), options)
+    else:
+        with (
+            zipfile.ZipFile(folder / "model.npz", "a") as archive,
+            archive.open(f"{name}.npy", "w") as member,
+        ):
+            np.save(member, np.full_like(arrays[name], 7))
+    with pytest.raises(
+        UserError, match=f"model.{kind} is no Marian model, or is damaged: '{name}' names 2 ar"
+    ):
+        import_model(folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_name_that_is_twice_in_yaml(tmp_path):
+    with pytest.raises(UserError, match="line 3: 'a' is there twice"):
+        parse_yaml("a: 1\nb: 2\na: 1\n")
+    folder, *_ = made(tmp_path / "model")
+    (folder / "decoder.yml").write_text("models: [model.npz]\nbeam-size: 2\nbeam-size: 4\n")
+    with pytest.raises(UserError, match=r"decoder\.yml, line 3: 'beam-size' is there twice"):
+        import_model(folder, tmp_path / "run")
+
+
+@pytest.mark.parametrize("option", ["beam-size", "normalize"])
+@pytest.mark.parametrize("value", ["1_2", "\u0661", "9" * 5000, "x", "", "nan"])
+def test_options_that_only_python_reads_as_numbers(tmp_path, option, value):
+    folder, *_ = made(tmp_path / "model")
+    (folder / "config.yml").write_text(f"models: [model.npz]\n{option}: '{value}'\n")
+    with pytest.raises(UserError, match=r"beam-size or normalize: '.* is no (whole )?number"):
+        import_model(folder, tmp_path / "run")
+
+
+def test_numbers_of_yaml():
+    for text in ("0.6", "1", "-1.5", ".5", "2.", "1e-3", "+1"):
+        assert parse_number(text) == float(text)
 
 
 def test_options_of_other_families_are_refused(tmp_path):

@@ -190,6 +190,14 @@ def test_licences_are_reported_whatever_pip_comes_with_python(monkeypatch: pytes
     assert package["license_expression"] == "MIT"
 
 
+def test_a_package_may_name_no_licence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / ".ci"))
+    licence = runpy.run_path(str(ROOT / ".ci" / "audit"))["licence"]
+    for blank in None, "", " ", "\n ":
+        assert licence({"license": blank, "license_expression": blank}) == "none named"
+    assert licence({"license": "\n MIT\nPermission is"}) == "MIT"
+
+
 CONSTRAINTS = "deploy/constraints.txt"
 
 

@@ -11,8 +11,9 @@ from small_translator import small_translator, stored
 
 from transformer import Translator
 from transformer.commands.tables import shortlist_main
+from transformer.data.sequences import length_in_search, lengths_in_search
 from transformer.decoding.scores import wu_penalty
-from transformer.decoding.searches.shortlist import FILE, Shortlist, always, counted_table
+from transformer.decoding.searches.shortlist import FILE, Shortlist, always, counted_table, field
 from transformer.runtime.errors import UserError
 
 SENTENCES = ["red cat runs", "dog", "green bird sings blue dog", "cat cat sleeps", "blue"]
@@ -146,6 +147,32 @@ def test_damaged_files_and_those_of_other_vocabularies_are_refused(tmp_path):
     path.write_bytes(content[:32] + struct.pack("<QQ", 2**60, 2**60) + content[48:])
     with pytest.raises(UserError, match="is truncated"):
         Shortlist.read(path, 30)
+
+
+@pytest.mark.parametrize("number", [2, 5000])
+def test_a_translation_that_is_listed_again(tmp_path, number):
+    """Their number would become the size of arrays."""
+    ends = np.array([0, 3, 3 + number, 4 + number], np.int64)
+    ids = np.concatenate([[2, 5, 9], np.full(number, 5), [5]]).astype(np.int32)
+    Shortlist(0, 10, ends, ids).write(tmp_path / FILE)
+    with pytest.raises(UserError, match="is damaged: source id 1 has the translation 5 twice"):
+        Shortlist.read(tmp_path / FILE, 13)
+
+
+def test_translations_may_have_any_order(tmp_path):
+    Shortlist(0, 10, np.array([0, 3, 5]), np.array([9, 2, 5, 7, 2], np.int32)).write(tmp_path / FILE)
+    assert Shortlist.read(tmp_path / FILE, 13).candidates([0], (1,)) == [1, 2, 5, 9]
+
+
+def test_no_search_has_more_candidates_than_the_vocabulary(translator):
+    size = translator.config.model.vocab_size
+    whole = Shortlist(0, size, np.arange(size + 1) * size, np.tile(np.arange(size, dtype=np.int32), size))
+    fields = {"shortlist": field(*whole.room, 128, size)}
+    assert {lengths_in_search(fields, bucket)["shortlist"] for bucket in (8, 128)} == {size + 4}
+    ids = whole.candidates([5, 6, 7], (0, 1, 2, 3))
+    assert length_in_search({"shortlist": ids}, fields) == 1
+    fewer = {"shortlist": field(3, 10, 128, 1000)}
+    assert lengths_in_search(fewer, 128)["shortlist"] == 3 * 128 + 14
 
 
 def model_1(pairs, iterations):

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer.cli.input import digest_of
-from transformer.cli.request_lines import COLUMNS
 from transformer.config.corpus import PACKED, TABULAR, text_suffix
 from transformer.data.remote import matching_addresses
 from transformer.data.sources.exchange import count_rows, parquet_rows
@@ -240,7 +239,7 @@ def _row_lines(path: Path, column: str, count: int) -> Iterator[tuple[int, str |
       UserError: the column is missing, or has something else than text.
     """
     following = 1
-    for number, row in parquet_rows(path, [column] if column else ["id", *COLUMNS]):
+    for number, row in parquet_rows(path, [column] if column else None):
         yield from ((missing, None) for missing in range(following, number))
         text = row.get(column, 0) if column else json.dumps(row, ensure_ascii=False, default=_as_json)
         if not isinstance(text, str | None):

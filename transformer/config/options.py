@@ -23,7 +23,7 @@ from transformer.config.ranges import Option, Range, Section
 from transformer.config.training import OptimizerConfig, TrainingConfig
 from transformer.config.transformer import TransformerConfig
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import display_path
+from transformer.runtime.files import ascii_host, display_path
 from transformer.runtime.supervision import HEARTBEAT
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class HostsConfig(Section):
             raise UserError(f"--hosts.process {self.process} must be from 0 to {self.processes - 1}")
         if self.coordinator is not None:
             host, _, port = self.coordinator.rpartition(":")
-            if not (host and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 2**16):
+            if not (ascii_host(host) and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 2**16):
                 raise UserError(
                     f"--hosts.coordinator {self.coordinator}: give HOST:PORT, the port from 1 to 65535"
                 )

@@ -36,6 +36,8 @@ class Field:
     """Whether the first axis is a sequence. Sequences are padded, and their lengths plan the batches."""
     share: float = 1.0
     """Of a sequence that decoding reads: its padded length in a bucket of the search, as a share of that."""
+    most: int | None = None
+    """Of such a sequence: the padded length that is enough in every bucket. None: it has no bound."""
 
 
 Fields = Mapping[str, Field]
@@ -54,7 +56,8 @@ def length_in_search(example: Example, fields: Fields) -> int:
 
 def lengths_in_search(fields: Fields, bucket: int) -> dict[str, int]:
     """The padded length of each sequence in a bucket of a search."""
-    return {name: math.ceil(bucket * fields[name].share) for name in sides(fields)}
+    lengths = {name: math.ceil(bucket * fields[name].share) for name in sides(fields)}
+    return {name: min(length, fields[name].most or length) for name, length in lengths.items()}
 
 
 @dataclass(frozen=True)

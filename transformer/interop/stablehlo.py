@@ -125,7 +125,7 @@ def export_stablehlo(
     stored = io.BytesIO()
     arrays: dict[str, Any] = {name: np.asarray(x, np.float32) for name, x in params.items()}
     np.savez(stored, **arrays)
-    with writing(folder), folder_whole(folder) as partial:
+    with writing(folder), folder_whole(folder, tidy=True) as partial:
         (partial / "encoder.bin").write_bytes(encoded.serialize())
         (partial / "decoder.bin").write_bytes(stepped.serialize())
         (partial / "params.npz").write_bytes(stored.getvalue())

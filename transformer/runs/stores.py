@@ -116,7 +116,7 @@ class RunStore:
 
     def created(self) -> contextlib.AbstractContextManager[Path]:
         """The folder to write a new run into, which exists completely after the block, or not at all."""
-        return folder_whole(self.folder)
+        return folder_whole(self.folder, tidy=True)
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:

@@ -7,6 +7,8 @@ through a link.
 
 import contextlib
 import errno
+import fcntl
+import glob
 import io
 import json
 import math
@@ -28,6 +30,7 @@ LARGEST_FILE = 256 * MiB  # limit for files that are read at once
 LONGEST_LINE = 4 * MiB  # in a log
 DEEPEST = 32  # nested folders
 _ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(?:/+(.*))?")  # pathlib drops slashes
+_HOST = re.compile(r"\[[0-9a-fA-F]*:[0-9a-fA-F:.]*(%\w+)?\]|[\w.-]+", re.ASCII)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # part of a surrogate pair, or a lone surrogate
 
 
@@ -48,6 +51,16 @@ def address(path: Path | str) -> str | None:
         return None
     scheme, rest = match[1].lower(), (match[2] or "").rstrip("/")
     return f"{scheme}://{'/' * (scheme == 'file')}{rest}"
+
+
+def ascii_host(name: str) -> str:
+    """The name of a host as programs send it, in ASCII, or its address, of IPv6 in brackets; empty if it is
+    neither, such as a name with an empty part."""
+    try:
+        sent = name.encode("idna").decode()
+    except UnicodeError:
+        return ""
+    return sent if _HOST.fullmatch(sent) else ""
 
 
 def brief(text: str) -> str:
@@ -303,21 +316,47 @@ def write_output(path: Path, content: str) -> None:
 
 
 @contextlib.contextmanager
-def folder_whole(path: Path) -> Iterator[Path]:
+def folder_whole(path: Path, tidy: bool = False) -> Iterator[Path]:
     """Creates a folder that appears under its name only when it is complete.
+
+    Args:
+      path: its name.
+      tidy: removes what processes have left of this folder that were killed.
 
     Raises:
       OSError: it cannot be created, or exists and is not empty.
     """
     partial = temp_sibling(path)
     partial.mkdir(parents=True)
+    held = os.open(partial, os.O_RDONLY)
     try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(held, fcntl.LOCK_EX)
+        if tidy:
+            _remove_left(path)
         yield partial
         os.replace(partial, path)
     finally:
         import shutil  # slow to import, and rarely needed
 
+        os.close(held)
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remove_left(path: Path) -> None:
+    """Removes partial folders whose locks have ended with their processes. One that is empty may be without
+    its lock yet."""
+    import shutil
+
+    for partial in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 12}"):
+        with contextlib.suppress(OSError):
+            held = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if any(partial.iterdir()):
+                    shutil.rmtree(partial)
+            finally:
+                os.close(held)
 
 
 def check_name(path: Path) -> None:

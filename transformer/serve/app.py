@@ -21,7 +21,7 @@ from transformer.runtime.files import Json
 from transformer.serve import libretranslate
 from transformer.serve.answers import Answers, named_request
 from transformer.serve.bodies import BoundedRoute, ReadBodies
-from transformer.serve.gate import Gate, Origins
+from transformer.serve.gate import Gate, InTurn, Origins
 from transformer.serve.libretranslate import (
     EXAMPLE,
     LIBRETRANSLATE_PATH,
@@ -367,4 +367,5 @@ def server_app(
         key_of=libretranslate.key_of,
     )
     app.add_middleware(Origins, hosts=hosts)
+    app.add_middleware(InTurn, token=token)
     return app

@@ -4,13 +4,14 @@ import asyncio
 import hmac
 import re
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any
 
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import brief
+from transformer.runtime.files import ascii_host, brief
 from transformer.serve.metrics import Metrics
 from transformer.serve.refusals import (
     BUSY,
@@ -113,8 +114,10 @@ def hosts_of(host: str, address: str, token: str, allowed: Collection[str]) -> C
     if not allowed and (token or not here):
         return None
     names = {name: name_of(name) or name_of(f"[{name}]") for name in (*LOOPBACK, *here, *allowed)}
-    if unnamed := [name for name in allowed if not names[name]]:
-        raise UserError(f"--allow-host {unnamed[0]}: must be a name, such as mt.example.org")
+    for name in allowed:
+        names[name] = ascii_host(names[name]) or ascii_host(f"[{names[name]}]").strip("[]")
+        if not names[name]:
+            raise UserError(f"--allow-host {name}: must be a name, such as mt.example.org")
     return set(names.values())
 
 
@@ -196,6 +199,57 @@ class Places:
     def _add(self, change: int) -> None:
         self.count += change
         self.show(self.count)
+
+
+AT_ONCE = 4
+"""Clients without the token that continue at a turn of the loop."""
+EARLY = "early"
+"""In the state of the scope of a request that a client has sent before the last one was answered."""
+
+
+class Turns:
+    """Lets those who wait continue in the order in which they came, a few at each turn of the event loop: a
+    request of a client with the token needs some turns, and none of them may be long."""
+
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self._at_once = at_once
+        self._waiting = deque[Callable[[], object]]()
+
+    def add(self, resume: Callable[[], object]) -> None:
+        """Calls a function when it is its turn."""
+        self._waiting.append(resume)
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        resumed = [self._waiting.popleft() for _ in range(min(self._at_once, len(self._waiting)))]
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._next)
+        for resume in resumed:
+            resume()
+
+
+class InTurn:
+    """An ASGI application around another one, which clients reach one after the other unless they have the
+    token; requests that are sent early, which may be very many, one at a turn.
+
+    Args:
+      app: the other one.
+      token: that requests must bring; empty: none.
+    """
+
+    def __init__(self, app: App, token: str) -> None:
+        self.app, self.token = app, token.encode()
+        self.turns, self.early = Turns(), Turns(1)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Passes a request on."""
+        if scope["type"] != "lifespan" and not (self.token and is_token(self.token, bearer(scope))):
+            turn = asyncio.get_running_loop().create_future()
+            turns = self.early if EARLY in scope.get("state", ()) else self.turns
+            turns.add(turn.cancel)  # which wakes who waits, also if it has gone meanwhile
+            await asyncio.wait({turn})
+        await self.app(scope, receive, send)
 
 
 class Gate:

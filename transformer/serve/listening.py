@@ -74,7 +74,10 @@ class Listening:
 
     async def serve(self, socket: WebSocket) -> None:
         """Serves a client until it says that its sound ends, or it is gone."""
-        await socket.accept()
+        try:
+            await socket.accept()
+        except OSError:  # it has gone
+            return
         try:
             await self._serve(socket)
         except WebSocketDisconnect:

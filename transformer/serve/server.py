@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import re
 import resource
 import signal
 import socket
@@ -21,8 +22,10 @@ from typing import Any, cast
 
 import h11
 import uvicorn
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame
 from websockets.http11 import Response
 
@@ -31,10 +34,20 @@ from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.machine import release_memory
 from transformer.serve.app import server_app
-from transformer.serve.gate import KNOWN, Origins, hosts_of
+from transformer.serve.gate import EARLY, KNOWN, UNCOUNTED, Origins, Turns, hosts_of
 from transformer.serve.listening import LONGEST_MESSAGE
 from transformer.serve.metrics import Metrics, Readiness
-from transformer.serve.refusals import SAFE, UNAVAILABLE, App, Refusal, later, with_safe_headers
+from transformer.serve.refusals import (
+    SAFE,
+    UNAVAILABLE,
+    App,
+    Message,
+    Receive,
+    Refusal,
+    Send,
+    later,
+    with_safe_headers,
+)
 from transformer.serve.services.limits import Limits
 from transformer.serve.services.service import Service
 
@@ -65,6 +78,8 @@ LOGGED = 60.0
 
 MOST_UNREAD = 1024 * 1024
 """Bytes that a client may leave unread while it sends more, such as answers to its pings."""
+BLANK, MOST_LINES = re.compile(rb"\n\r?\n"), 128
+"""The end of the head of a request, and how many lines it may have before."""
 FRAGMENTS = 1024
 """Of a message over a WebSocket. They are stored until it is whole, also empty ones, and joined at once."""
 READING = 30.0
@@ -77,6 +92,8 @@ class Read(asyncio.Protocol):
 
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
+    connections: set[Any]
+    turns: Turns
     since = 0.0
     """When it began to wait for the client."""
     scope: Any = None
@@ -99,8 +116,24 @@ class Read(asyncio.Protocol):
         return self._reading is not None or not self.is_known
 
     def give_way(self) -> None:
-        """Closes it at once."""
+        """Closes it, which takes another turn of the loop. Its room is free at once."""
+        self.connections.discard(self)
         self.transport.abort()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is not read, since what has arrived waits for the application."""
+        raise NotImplementedError
+
+    def read_in_turn(self) -> None:
+        """Lets others have their turn before more is read of a client that has not shown the token."""
+        if not (self.transport.is_closing() or self.is_known):
+            self.transport.pause_reading()
+            self.turns.add(self._read_again)
+
+    def _read_again(self) -> None:
+        if not (self.is_paused or self.transport.is_closing()):
+            self.transport.resume_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins to notice what is not read at once."""
@@ -185,8 +218,9 @@ class SocketConnection(Read, WebSocketsSansIOProtocol):
     """A WebSocket whose client is left if it sends and does not read: memory would fill with answers. What is
     refused gets a sentence as JSON."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, config: uvicorn.Config, server_state: "State", *more: Any, **options: Any) -> None:
+        super().__init__(config, server_state, *more, **options)
+        self.turns = server_state.turns
         reject = self.conn.reject
 
         def reject_as_json(status: Any, text: str) -> Response:
@@ -205,9 +239,15 @@ class SocketConnection(Read, WebSocketsSansIOProtocol):
         return bool(self.close_sent)
 
     @property
-    def can_give_way(self) -> bool:
-        """Unless it is being closed."""
-        return super().can_give_way and not self.transport.is_closing()
+    def is_paused(self) -> bool:
+        """As of all connections."""
+        return bool(self.read_paused)
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Sends a message of the application."""
+        await super().send(message)
+        if self.close_sent:  # also a refusal, of which uvicorn would write an error to the log
+            self.handshake_complete = True
 
     def data_received(self, data: bytes) -> None:
         """Reads a part of a message."""
@@ -218,6 +258,12 @@ class SocketConnection(Read, WebSocketsSansIOProtocol):
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
             self.transport.write(malformed(h11.Connection(h11.SERVER)))
             self.transport.close()
+        self.read_in_turn()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends it, also if it has given way."""
+        self.connections.add(self)  # uvicorn removes it, and fails if it is not there
+        super().connection_lost(exc)
 
     def handle_cont(self, event: Frame) -> None:
         """Stores a fragment of a message, unless it has too many."""
@@ -242,6 +288,29 @@ def malformed(conn: h11.Connection) -> bytes:
 FULL = later(UNAVAILABLE, "as many connections are open as may be: try again later")
 
 
+def unless_full(app: App) -> App:
+    """An application that refuses all but what is always answered, since there are too many connections."""
+    refuse = with_safe_headers(FULL.response)
+
+    async def answer(scope: Message, receive: Receive, send: Send) -> None:
+        await (app if scope["path"] in UNCOUNTED else refuse)(scope, receive, send)
+
+    return answer
+
+
+class Heads(h11.Connection):
+    """Reads requests, and no head of very many lines, each of which takes time."""
+
+    def next_event(self) -> Any:
+        """As that of `h11.Connection`."""
+        if self.their_state is h11.IDLE:
+            arrived = self.trailing_data[0]
+            blank = BLANK.search(arrived)
+            if arrived.count(b"\n", 0, blank.start() if blank else len(arrived)) > MOST_LINES:
+                raise h11.RemoteProtocolError("too many lines")
+        return super().next_event()
+
+
 class Connection(Read, H11Protocol):
     """A connection that is closed if the head of a request takes too long. If there are as many as there may
     be (`limit_concurrency` of the server's config), the one that has waited longest for its client gives way
@@ -251,8 +320,10 @@ class Connection(Read, H11Protocol):
     _logged = -LOGGED
     """When the log last had a line about closed connections; of the class, since it is about all of them."""
 
-    def __init__(self, config: uvicorn.Config, *arguments: Any, **options: Any) -> None:
-        super().__init__(config, *arguments, **options)
+    def __init__(self, config: uvicorn.Config, server_state: "State", *more: Any, **options: Any) -> None:
+        super().__init__(config, server_state, *more, **options)
+        self.turns = server_state.turns
+        self.conn = Heads(h11.SERVER, cast(int, config.h11_max_incomplete_event_size))
         self._most, self.limit_concurrency = cast(int, config.limit_concurrency), None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -269,11 +340,14 @@ class Connection(Read, H11Protocol):
             return
         if self.is_idle and self._head is None:
             self._wait_for_head()
-        is_full = len(self.connections) > self._most
-        self.app = with_safe_headers(FULL.response) if is_full else self.config.loaded_app
+        is_full = len(self.connections) > self._most and not self._make_room()
+        self.app = unless_full(self.config.loaded_app) if is_full else self.config.loaded_app
         super().data_received(data)
-        if not self.is_idle or self.transport.get_protocol() is not self:  # a WebSocket from here on
+        is_upgraded = self.transport.get_protocol() is not self  # a WebSocket from here on
+        if is_upgraded or not self.is_idle:
             self._stop_waiting()
+        if not is_upgraded and self.cycle is not None and self.cycle.more_body:
+            self.read_in_turn()
 
     def handle_events(self) -> None:
         """Begins what has arrived, and reads on while it is answered."""
@@ -287,6 +361,13 @@ class Connection(Read, H11Protocol):
             self.loop.call_later(HOLDING, self._read_on, self.cycle)
         elif held and self.is_idle and self._head is None:
             self._wait_for_head()
+
+    def on_response_complete(self) -> None:
+        """Begins the next request, if it has arrived already."""
+        state = self.app_state
+        self.app_state = {**state, EARLY: True}
+        super().on_response_complete()
+        self.app_state = state
 
     def _read_on(self, cycle: RequestResponseCycle) -> None:
         if cycle is self.cycle and not self.is_idle:
@@ -314,24 +395,32 @@ class Connection(Read, H11Protocol):
         """As of all connections."""
         return self.cycle is None or bool(self.cycle.response_complete)
 
-    def give_way(self) -> None:
-        """Closes it, which takes another turn of the loop."""
-        self.connections.discard(self)
-        super().give_way()
+    @property
+    def is_paused(self) -> bool:
+        """As of all connections."""
+        return self.flow.read_paused
 
-    def _make_room(self) -> None:
-        oldest_first = sorted(cast(set[Read], self.connections), key=attrgetter("since"))
-        waiting, known = itertools.tee(one for one in oldest_first if one.can_give_way)
-        gives_way = next((one for one in waiting if not one.is_known), None) or next(known, None)
-        if gives_way is None:
-            return
-        if self.loop.time() - Connection._logged >= LOGGED:
+    def _make_room(self) -> bool:
+        """Lets others give way if there are too many, with this one. Returns whether there is room then."""
+        others = cast(set[Read], self.connections) - {self}
+        missing = len(others) + 1 - self._most
+        if missing <= 0:
+            return True
+        oldest_first = sorted(others, key=attrgetter("since"))
+        strangers, known = itertools.tee(one for one in oldest_first if one.can_give_way)
+        able = itertools.chain(
+            (one for one in strangers if not one.is_known), (one for one in known if one.is_known)
+        )
+        giving_way = list(itertools.islice(able, missing))
+        if giving_way and self.loop.time() - Connection._logged >= LOGGED:
             Connection._logged = self.loop.time()
             log.warning(
                 "%d connections are open, as many as may: idle ones are closed (--limits.connections)",
                 len(self.connections),
             )
-        gives_way.give_way()
+        for one in giving_way:
+            one.give_way()
+        return len(giving_way) == missing
 
     def _wait_for_head(self) -> None:
         self.since = self.loop.time()
@@ -379,12 +468,29 @@ LINES = 10.0
 """Seconds between lines about it."""
 
 
+HANGUP = getattr(signal, "SIGHUP", None)
+"""The signal of a terminal that is closed, where there is one. It often comes twice."""
+
+
+class State(ServerState):
+    """What the connections of a server share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = Turns()
+        """Of clients that have not shown the token, to send more."""
+
+
 class Server(uvicorn.Server):
     """A server that ends without an error if it is asked to end. It begins no request then, and answers those
     that it has begun. A second signal ends it at once."""
 
     left = 0
     """Connections that were closed before all was answered and read."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.server_state = State()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As that of `uvicorn.Server`, which lets as many wait as it accepts at once."""
@@ -416,6 +522,8 @@ class Server(uvicorn.Server):
         try:
             for number in (int(signal.SIGTERM), int(signal.SIGINT)):
                 before[number] = signal.signal(number, self.handle_exit)
+            if HANGUP and signal.getsignal(HANGUP) is signal.SIG_DFL:  # not under nohup
+                before[HANGUP] = signal.signal(HANGUP, self.handle_exit)
         except ValueError:  # not the main thread, as in tests
             pass
         try:
@@ -426,8 +534,9 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Ends the server, and the process at once if it was asked before."""
-        if self.should_exit:
-            print("Stopped: what was begun is lost", flush=True)
+        if self.should_exit and sig != HANGUP:
+            with contextlib.suppress(OSError):  # the terminal may be closed
+                print("Stopped: what was begun is lost", flush=True)
             os._exit(128 + sig)  # threads may be compiling
         self.should_exit = True
 
@@ -574,6 +683,8 @@ def url_of(host: str, listening: socket.socket) -> str:
 
 def bound(host: str, port: int, option: str = "--port") -> socket.socket:
     """A socket that listens at an address. Raises UserError with the port's option if there can be none."""
+    if not host:
+        raise UserError("--host is empty: give an address, such as 127.0.0.1; 0.0.0.0: all of this machine")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
@@ -585,7 +696,6 @@ def bound(host: str, port: int, option: str = "--port") -> socket.socket:
             listening.close()
             raise
         return listening
-    except OSError as error:
-        raise UserError(
-            f"--host {host} {option} {port}: {error.strerror or error}; choose another one"
-        ) from error
+    except (OSError, ValueError) as error:  # the second: no name, or a null character in it
+        reason = getattr(error, "strerror", "") or "no name or address of this machine"
+        raise UserError(f"--host {host} {option} {port}: {reason}; choose another one") from error

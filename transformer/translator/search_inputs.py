@@ -153,8 +153,9 @@ def search_inputs(
             examples = [{**example, **of_beside} for example in examples]
     language_model = language_model if language_model and language_model.weight else None
     if settings.shortlist and isinstance(task, TextTask) and task.shortlist:
+        sizes = settings.buckets[-1], task.config.model.output_size
         first = shortlist.always(task.config.model.special)
-        examples, fields = _with_candidates(task.shortlist, first, examples, fields, settings.buckets[-1])
+        examples, fields = _with_candidates(task.shortlist, first, examples, fields, sizes)
     return SearchInputs(examples, fields, tuple(hooks), language_model)
 
 
@@ -180,10 +181,15 @@ def _forbidden(task: DecodingTask, settings: DecodingConfig) -> list[tuple[int, 
 
 
 def _with_candidates(
-    table: Shortlist, first: Sequence[int], examples: Sequence[Example], fields: Fields, longest: int
+    table: Shortlist,
+    first: Sequence[int],
+    examples: Sequence[Example],
+    fields: Fields,
+    sizes: tuple[int, int],
 ) -> tuple[list[Example], Fields]:
-    """Examples with what their outputs may have, by a shortlist, besides what each may have."""
-    field = shortlist.field(*table.room, longest)
+    """Examples with what their outputs may have, by a shortlist, besides what each may have. The sizes are
+    those of the longest bucket and of the target vocabulary."""
+    field = shortlist.field(*table.room, *sizes)
     candidates = (table.candidates(example["source"], first) for example in examples)
     several = zip(examples, candidates, strict=True)
     name = shortlist.CANDIDATES

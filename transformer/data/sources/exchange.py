@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import IO, Any
 from xml.parsers import expat
 
+import numpy as np
+
 from transformer.config.corpus import text_suffix
+from transformer.data.sources.packed_sizes import SMALL_PAGE, check_messages, check_pages
 from transformer.data.sources.text_files import CONVERT, LONGEST_LINE, NOT_UTF8, bad_line, plain
 from transformer.runtime.errors import UserError, first_line
-from transformer.runtime.files import MiB, open_regular, unreadable
+from transformer.runtime.files import MiB, open_regular, prefixed_errors, unreadable
 
 Rows = Iterator[tuple[int, Mapping[str, Any]]]
 """The number of each line and its columns."""
@@ -27,35 +30,119 @@ def check_opens(path: Path) -> None:
         pass
 
 
-def parquet_rows(path: Path, columns: Sequence[str]) -> Rows:
+def parquet_rows(path: Path, columns: Sequence[str] | None) -> Rows:
     """The rows of a Parquet file.
 
     Args:
       path: of the file.
-      columns: that are read, if it has all of them.
+      columns: that are read, also as en-GB if one is en, and those within `translation`; of others, rows have
+        only the names. None: all are read.
 
     Raises:
-      UserError: it is damaged.
+      UserError: it is damaged; it has two columns of one name; what one row has would take the memory.
     """
     from pyarrow.parquet import ParquetFile  # slow to import
 
     with _opened(path) as file:
-        table = ParquetFile(file)
-        names = set(table.schema_arrow.names)
-        chosen = [name for name in (*columns, TRANSLATION) if name in names]
-        is_enough = TRANSLATION in names or len(chosen) == len(columns)
-        yield from _rows(path, table.iter_batches(BATCH, columns=chosen if is_enough else None))
+        schema = ParquetFile(file).schema_arrow
+        chosen = _chosen(path, schema, columns)
+        others = dict.fromkeys(schema.names) if columns else {}
+        yield from _rows(path, _parquet_batches(path, file, chosen), others) if chosen else [(1, others)]
+
+
+def _parquet_batches(path: Path, file: IO[bytes], columns: Sequence[str]) -> Iterator[Any]:
+    """Rows of some columns, as many at a time as surely fit into the memory."""
+    from pyarrow.parquet import ParquetFile  # slow to import
+
+    with prefixed_errors(f"{path}: "):
+        pages = check_pages(file, ParquetFile(file), columns)
+    table = ParquetFile(file, read_dictionary=sorted(pages.repeated))
+    batches: Iterator[Any] = table.iter_batches(BATCH if pages.largest <= SMALL_PAGE else 1, columns=columns)
+    return batches
+
+
+def _chosen(path: Path, schema: Any, columns: Sequence[str] | None) -> list[str]:
+    """The columns of a table that are read.
+
+    Raises:
+      UserError: two have the same name; one is of a type that a few bytes can make as long as they like.
+    """
+    names: list[str] = schema.names
+    chosen = list(dict.fromkeys(names)) if columns is None else [TRANSLATION] * (TRANSLATION in names)
+    for column in columns or ():
+        variants = (name for name in names if re.split("[-_]", name.lower())[0] == column.lower())
+        chosen += [column] if column in names else variants
+    for name in dict.fromkeys(chosen):
+        if names.count(name) > 1:
+            raise UserError(f"{path}: two columns are named {name}")
+        if not _is_bounded(kind := schema.field(name).type):
+            raise UserError(f"{path}: column {name} is of type {kind}; write it as texts or lists of texts")
+    return list(dict.fromkeys(chosen))
+
+
+def _is_bounded(kind: Any) -> bool:
+    """Whether `_size` knows how much arrays of a type take."""
+    from pyarrow import types  # slow to import
+
+    endless = types.is_run_end_encoded, types.is_union, types.is_list_view, types.is_large_list_view
+    if any(is_endless(kind) for is_endless in endless):
+        return False
+    if types.is_dictionary(kind):
+        return not types.is_nested(kind.value_type)
+    return all(_is_bounded(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _size(array: Any) -> int:
+    """The bytes that an array takes in Python, at most: texts by their bytes, items of lists by 8 each."""
+    from pyarrow import BaseExtensionType, types  # slow to import
+
+    kind = array.type
+    if isinstance(kind, BaseExtensionType):
+        return _size(array.storage)
+    if types.is_dictionary(kind):
+        values = array.dictionary
+        is_view = types.is_string_view(values.type) or types.is_binary_view(values.type)
+        if not is_view and len(array) * values.nbytes <= LONGEST_LINE:
+            return len(array) * int(values.nbytes)
+        return len(array) * int(max(_lengths(values), default=0))
+    if types.is_fixed_size_list(kind):
+        items = len(array) * kind.list_size
+        return 8 * items + (_size(array.flatten()) if 8 * items <= LONGEST_LINE else 0)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
+        first, last = (array.offsets[end].as_py() for end in (0, -1))
+        if 8 * (last - first) > LONGEST_LINE:
+            return 8 * (last - first)
+        parts = (array.keys, array.items) if types.is_map(kind) else (array.values,)
+        return 8 * (last - first) + sum(_size(part.slice(first, last - first)) for part in parts)
+    if types.is_struct(kind):
+        return sum(map(_size, array.flatten()))
+    return int(sum(_lengths(array)))
+
+
+def _lengths(array: Any) -> Any:
+    """The bytes of each value of an array."""
+    from pyarrow import types  # slow to import
+
+    kind, count = array.type, len(array)
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return np.frombuffer(array.buffers()[1], "<i4")[4 * array.offset :: 4][:count]
+    if types.is_string(kind) or types.is_binary(kind):
+        return np.diff(np.frombuffer(array.buffers()[1], "<i4")[array.offset :][: count + 1]) if count else []
+    if types.is_large_string(kind) or types.is_large_binary(kind):
+        return np.diff(np.frombuffer(array.buffers()[1], "<i8")[array.offset :][: count + 1]) if count else []
+    return [count * (0 if types.is_null(kind) else -(-kind.bit_width // 8))]
 
 
 def count_rows(path: Path) -> int:
-    """The number of rows of a Parquet file, counted: what it says may be anything. Raises UserError if it
-    is damaged."""
+    """The number of rows of a Parquet file, counted: what it says may be anything. Raises UserError as
+    `parquet_rows`."""
     from pyarrow.parquet import ParquetFile  # slow to import
 
     with _opened(path) as file:
         table = ParquetFile(file)
-        said, columns = table.metadata.num_rows, [table.schema.column(0).path] if len(table.schema) else []
-        count = sum(map(len, table.iter_batches(BATCH, columns=columns))) if columns else 0
+        said, first = table.metadata.num_rows, table.schema_arrow.names[:1]
+        chosen = _chosen(path, table.schema_arrow, first)
+        count = sum(map(len, _parquet_batches(path, file, chosen))) if chosen else 0
     if count != said:
         raise UserError(f"{path} is damaged: it says that it has {said:,} rows, and has {count:,}")
     return count
@@ -67,12 +154,21 @@ def arrow_rows(path: Path, columns: Sequence[str]) -> Rows:
     from pyarrow import ipc  # slow to import
 
     with _opened(path) as file:
-        if file.peek(8).startswith(b"ARROW1"):
-            reader = ipc.open_file(file)
-            batches = map(reader.get_batch, range(reader.num_record_batches))
-        else:
-            batches = iter(ipc.open_stream(file))
-        yield from _rows(path, (_held(path, batch) for batch in batches))
+        start = 8 * file.peek(8).startswith(b"ARROW1")  # a file is a stream, between marks
+
+        def opened(options: Any = None) -> Any:
+            file.seek(start)
+            return ipc.open_stream(file, options=options)
+
+        schema = opened().schema
+        if not (chosen := _chosen(path, schema, columns)):
+            yield 1, dict.fromkeys(schema.names)
+            return
+        file.seek(start)
+        with prefixed_errors(f"{path}: "):
+            check_messages(file)
+        batches = opened(ipc.IpcReadOptions(included_fields=list(map(schema.get_field_index, chosen))))
+        yield from _rows(path, (_held(path, batch) for batch in batches), dict.fromkeys(schema.names))
 
 
 def _held(path: Path, batch: Any) -> Any:
@@ -99,37 +195,38 @@ def _opened(path: Path) -> Iterator[Any]:
         raise UserError(f"{path} is damaged, or a part of it does not fit into the memory") from error
 
 
-def _rows(path: Path, batches: Iterator[Any]) -> Rows:
-    """The rows of record batches."""
+def _rows(path: Path, batches: Iterator[Any], others: Mapping[str, None]) -> Rows:
+    """The rows of record batches, with the names of columns that are not read."""
     number = 1
     for batch in batches:
         for start in range(0, len(batch), BATCH):
             some = batch.slice(start, BATCH)
             try:
-                rows = _whole(some)
+                parts = [(some, _fault(some))]
             except ValueError:
-                rows = [_row(path, number + index, some.slice(index, 1)) for index in range(len(some))]
-            yield from ((number + index, row) for index, row in enumerate(rows) if row is not None)
-            number += len(some)
+                parts = []
+            if not parts or parts[0][1]:
+                rows = [some.slice(index, 1) for index in range(len(some))]
+                parts = [(row, _fault(row)) for row in rows]
+            for part, fault in parts:
+                if fault:
+                    bad_line(path, number, *fault)
+                for index, row in enumerate([] if fault else part.to_pylist()):
+                    yield number + index, {**others, **row}
+                number += len(part)
 
 
-def _whole(batch: Any) -> list[Any]:
-    """The rows of a batch. Raises ValueError if it is damaged: the library does not look where texts begin
-    and end, which can end the process."""
-    batch.validate(full=True)
-    rows: list[Any] = batch.to_pylist()
-    return rows
-
-
-def _row(path: Path, number: int, one: Any) -> Any:
-    """A row; None if it is not UTF-8."""
+def _fault(batch: Any) -> tuple[str, ...]:
+    """What is wrong with rows: they are no UTF-8, or would take the memory; else nothing. Raises ValueError
+    if they are damaged: the library does not look where texts begin and end, which can end the process."""
     try:
-        return _whole(one)[0]
+        batch.validate(full=True)
     except ValueError as error:
         if not isinstance(error, UnicodeDecodeError) and "UTF8" not in str(error):
             raise
-        bad_line(path, number, NOT_UTF8, f"; {CONVERT}")
-        return None
+        return NOT_UTF8, f"; {CONVERT}"
+    is_long = sum(map(_size, batch.columns)) > LONGEST_LINE
+    return (f"longer than {LONGEST_LINE // MiB} MiB",) if is_long else ()
 
 
 class _Elements:

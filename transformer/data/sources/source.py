@@ -24,7 +24,7 @@ from transformer.data.sources.text_files import (
 from transformer.data.sources.unusual import Filter
 from transformer.data.store import Corpus, Form, Progress, Record, silent
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import cache_root, open_regular, unreadable
+from transformer.runtime.files import address, cache_root, open_regular, unreadable
 
 T = TypeVar("T")
 
@@ -169,6 +169,27 @@ def entries_of(path: Path, unit: str, parse: Callable[[str], L], must: str = "")
         raise UserError(f"{path} is empty: it lists no {unit}s")
 
 
+def joined_path(manifest: Path, name: str, where: str) -> Path:
+    """A file that a line names: of this machine, or beneath the address that the manifest has.
+
+    Args:
+      manifest: that has the line.
+      name: of the file, relative to the folder of the manifest.
+      where: the line, for messages.
+
+    Raises:
+      UserError: it would be at an address that the command line does not name.
+    """
+    path, is_remote = manifest.parent / name, address(manifest) is not None
+    if is_remote and (Path(name).is_absolute() or ".." in Path(name).parts):
+        raise UserError(f"{where}: {name} must be a file within {address(manifest.parent)}")
+    if address(name) or (address(path) and not is_remote):
+        raise UserError(
+            f"{where}: {name} is an address, and a list names files relative to its own folder: copy it there"
+        )
+    return path
+
+
 def listed(name: str, manifest: Path, number: int, unit: str) -> Path:
     """A file that a line names, relative to the folder of the manifest.
 
@@ -184,7 +205,7 @@ def listed(name: str, manifest: Path, number: int, unit: str) -> Path:
     where = f"{manifest}, line {number}"
     if not name.strip():
         raise UserError(f"{where}: must begin with the name of a {unit}")
-    path = manifest.parent / name
+    path = joined_path(manifest, name, where)
     try:
         with open_regular(fetched(path)):
             return path

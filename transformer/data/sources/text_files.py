@@ -304,7 +304,8 @@ def matching(path: Path, option: str) -> list[Path]:
         return [path]
     # the name of a folder that is there is no pattern
     pattern = os.path.join(glob.escape(str(path.parent)), path.name) if path.parent.is_dir() else name
-    if files := sorted(Path(file) for file in glob.glob(pattern, recursive=True)):
+    names = (os.path.abspath(file) if address(file) else file for file in glob.glob(pattern, recursive=True))
+    if files := sorted(map(Path, names)):  # a folder of this machine may have the name of an address
         return files
     raise UserError(f"{option} {name}: no file has such a name")
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from transformer.config.model import SpecialIds
 from transformer.data.tokenizers.lossless import (
-    LONGEST_PIECE,
     MOST_GROWTH,
     SPACE,
     check_growth,
@@ -266,7 +265,8 @@ EVERY_BYTE = "".join(chr(code) for block in _BLOCKS for code in block)
 @functools.lru_cache(maxsize=1)  # source and target have the same one
 def _read(model: str) -> Any:
     try:
-        described = parse_object(model)
+        described = parse_object(model, named_once=True)
+        _check_depth(described)
     except ValueError as error:
         raise UserError(f"not a tokenizer.json: {error}") from None
     try:
@@ -283,6 +283,19 @@ def _read(model: str) -> Any:
     return tokenizer
 
 
+NESTED = 100
+"""Depth of a tokenizer.json; the library reads 127, and models have 8."""
+
+
+def _check_depth(value: Any, upper_bound: int = NESTED) -> None:
+    """Raises ValueError if a value of JSON is nested more deeply than that."""
+    if isinstance(value, dict | list):
+        if not upper_bound:
+            raise ValueError(f"nested more than {NESTED} deep")
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_depth(item, upper_bound - 1)
+
+
 def _described(model: str, described: Json) -> Any:
     """The library's tokenizer. Raises UserError if it reads no such file, or one that lengthens texts."""
     try:
@@ -291,12 +304,13 @@ def _described(model: str, described: Json) -> Any:
             if (count := _count(part)) > MOST_GROWTH:
                 raise ValueError(f"a sequence of {count} steps")
         growths = _growth(*parts[:2]), _growth(parts[2])
+        _check_added(described.get("added_tokens") or [], _growth(parts[0]))
         single, any_number = (_copies(described.get("post_processor"), end) for end in (1, 2))
         _check_model(described.get("model") or {})
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(f"not a tokenizer.json: {fault_of(error)}") from None
     copies = any_number if single > 1 else 1  # templates of two texts are for what repeats one
-    check_growth(max(growths[0] * copies, growths[1]))
+    check_growth(max(growths[0] * copies * _ids_of_a_byte(described.get("model") or {}), growths[1]))
     return _Library(_guarded(library("tokenizers").Tokenizer.from_str, model))
 
 
@@ -374,12 +388,32 @@ LONGEST_WORD = 200
 BERT's has 100, and SentencePiece makes pieces of 16."""
 
 
+LONGEST_MARK = 50
+"""Characters of what the library writes for each character or token, such as [UNK], ## and </w>."""
+MOST_ADDED = 1_000_000
+"""Characters of all added tokens together, of which the library makes a trie; Whisper's have 17,000."""
+
+
+def _check_added(tokens: Sequence[Json], growth: float) -> None:
+    """Raises ValueError if the added tokens are long, of which some are made so many times as long."""
+    texts = [(token.get("content", ""), token.get("normalized")) for token in tokens]
+    if sum(len(text) * (1 if normalized is False else growth) for text, normalized in texts) > MOST_ADDED:
+        raise ValueError(f"added_tokens have over {MOST_ADDED:,} characters together, as they are normalized")
+
+
+def _ids_of_a_byte(model: Json) -> int:
+    """How many ids a model makes of a byte at most: with byte_fallback also of the bytes of what it writes
+    before or after it."""
+    marks = (model.get(name) or "" for name in ("continuing_subword_prefix", "end_of_word_suffix"))
+    return 1 + len("".join(marks).encode()) if model.get("byte_fallback") else 1
+
+
 def _check_model(model: Json) -> None:
     """Raises ValueError if the library would end the process: it takes the prefix off unseen; or read a word
     for long."""
-    for name in "continuing_subword_prefix", "end_of_word_suffix":
-        if len(model.get(name) or "") > LONGEST_PIECE:
-            raise ValueError(f"model.{name} has over {LONGEST_PIECE:,} characters")
+    for name in "continuing_subword_prefix", "end_of_word_suffix", "unk_token":
+        if len(model.get(name) or "") > LONGEST_MARK:
+            raise ValueError(f"model.{name} has over {LONGEST_MARK} characters")
     if model.get("max_input_chars_per_word", 0) > LONGEST_WORD:
         raise ValueError(f"model.max_input_chars_per_word is over {LONGEST_WORD}")
     vocabulary = model.get("vocab")

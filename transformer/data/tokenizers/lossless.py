@@ -4,6 +4,7 @@ Three cases need care: U+2581, which SentencePiece writes for a space and would 
 characters, which are spelled in bytes; and long lines, which the library skips.
 """
 
+import bisect
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -150,19 +151,21 @@ def opened(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str
     described = _MODEL.FromString(model)
     for rules in described.normalizer_spec, described.denormalizer_spec:
         check_growth(longest_replacement(rules.precompiled_charsmap))
-    check_pieces([described.trainer_spec.unk_surface], ())  # what it writes for <unk>
     try:
-        return processor, processor.IdToPiece(list(range(processor.GetPieceSize())))
+        pieces: list[str] = processor.IdToPiece(list(range(processor.GetPieceSize())))
     except UnicodeDecodeError as error:
         raise RuntimeError(str(error)) from error
+    check_pieces([described.trainer_spec.unk_surface, *pieces], ())  # the first is what it writes for <unk>
+    return processor, pieces
 
 
 MOST_GROWTH = 100
 """How many times as long a tokenizer may make a text. A character of Unicode becomes 18 at most (NFKD)."""
 MOST_BEFORE = 1_000
 """How many ids may begin every text."""
-LONGEST_PIECE = 10_000
-"""Characters of a piece: a model that writes one for each of its steps could fill the memory."""
+LONGEST_PIECE = 2_000
+"""Characters of a piece of a pretrained model, which may write one for each of its steps. GPT-2's longest has
+128, and some published tokenizers have pieces of 1,024."""
 _COUNTED = 10**9
 """Up to which a message says how many times."""
 
@@ -174,12 +177,12 @@ def check_growth(growth: float) -> None:
         raise UserError(f"this tokenizer makes a text {times} times as long; it may {MOST_GROWTH} times")
 
 
-def check_pieces(pieces: Iterable[str | None], start: Sequence[int]) -> None:
+def check_pieces(
+    pieces: Iterable[str | None], start: Sequence[int], upper_bound: int = LONGEST_PIECE
+) -> None:
     """Raises UserError if a piece of a vocabulary is too long, or too many ids begin every text."""
-    if (longest := max((len(piece or "") for piece in pieces), default=0)) > LONGEST_PIECE:
-        raise UserError(
-            f"a piece of its vocabulary has {longest:,} characters; it may have {LONGEST_PIECE:,}"
-        )
+    if (longest := max((len(piece or "") for piece in pieces), default=0)) > upper_bound:
+        raise UserError(f"a piece of its vocabulary has {longest:,} characters; it may have {upper_bound:,}")
     if len(start) > MOST_BEFORE:
         raise UserError(f"{len(start):,} ids begin every text of it; it may have {MOST_BEFORE:,}")
 
@@ -208,6 +211,45 @@ def undivided(model: bytes) -> frozenset[str]:
     """Pieces of a model file that are never divided."""
     pieces = _MODEL.FromString(model).pieces
     return frozenset(piece.piece for piece in pieces if piece.type == _UNDIVIDED)
+
+
+class WholeWords:
+    """Words that are whole wherever they stand in a text; the longest one, where several begin. Time grows as
+    the text, and hardly with the number of words."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._words = sorted({*words} - {""})
+        self._longest = max(map(len, self._words), default=0)
+        self._shorter: dict[str, str] = {}
+        """The longest other word that begins each word; "" if none does."""
+        before = ""
+        for word in self._words:
+            while not word.startswith(before):
+                before = self._shorter[before]
+            self._shorter[word] = before
+            before = word
+        self._first = re.compile(f"[{''.join(map(re.escape, {word[0] for word in self._words}))}]")
+
+    def split(self, text: str) -> list[str]:
+        """The text between words, and the words: every second part, from the second on, is a word."""
+        parts = list[str]()
+        end = start = 0
+        while first := self._first.search(text, start):
+            start = first.start()
+            word = self._begins(text[start : start + self._longest])
+            if word:
+                parts += [text[end:start], word]
+                end = start + len(word)
+            start += len(word) or 1
+        return [*parts, text[end:]]
+
+    def _begins(self, text: str) -> str:
+        """The longest word that begins a text; "" if none does. In their order, all words between it and the
+        text begin with it."""
+        word = self._words[bisect.bisect(self._words, text) - 1]
+        while not text.startswith(word):
+            word = self._shorter[word]
+        return word
 
 
 def _drawn_lines(texts: Iterable[str]) -> list[bytes]:

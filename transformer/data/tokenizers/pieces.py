@@ -9,13 +9,15 @@ from dataclasses import asdict, astuple
 from typing import Any, Self
 
 from transformer.config.model import SpecialIds
-from transformer.data.tokenizers.lossless import SPACE, check_pieces, opened, to_utf8, with_pieces
+from transformer.data.tokenizers.lossless import SPACE, WholeWords, check_pieces, opened, to_utf8, with_pieces
 from transformer.data.tokenizers.tokenizer import ImportedTokenizer, Tokenizer, codes
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, brief_json
 
 MOST_APART = 5_000
 """Words that are looked for at each character of a text; M2M-100 and T5 have 100."""
+LONGEST_APART = 100
+"""Characters of such a word; <extra_id_99> has 13."""
 
 
 class PiecesTokenizer(ImportedTokenizer):
@@ -53,6 +55,10 @@ class PiecesTokenizer(ImportedTokenizer):
             raise UserError(
                 f"{len(apart):,} words of it are whole anywhere in a text; it may have {MOST_APART:,}"
             )
+        if (longest := max(map(len, apart), default=0)) > LONGEST_APART:
+            raise UserError(
+                f"a word of {longest:,} characters is whole anywhere in a text; it may have {LONGEST_APART}"
+            )
         if unknown := {*apart}.difference(filter(None, words)):
             raise UserError(f"{brief_json(min(unknown))} is whole anywhere in a text, and no word of it")
         self._processor, _ = opened(model)
@@ -61,8 +67,7 @@ class PiecesTokenizer(ImportedTokenizer):
         self._ids = {word: index for index, word in enumerate(words) if word is not None}
         self._bytes = {index for word, index in self._ids.items() if re.fullmatch("<0x[0-9A-F]{2}>", word)}
         self._silent = {*astuple(special), *(self._ids[word] for word in apart)}
-        longest_first = sorted(self.apart, key=len, reverse=True)
-        self._apart = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if apart else None
+        self._apart: WholeWords | re.Pattern[str] | None = WholeWords(apart) if apart else None
 
     @classmethod
     def read(cls, saved: Json) -> Self:

@@ -10,7 +10,7 @@ import copy
 import functools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -21,6 +21,7 @@ import sentencepiece
 from transformer.config.model import SpecialIds
 from transformer.data.tokenizers.lossless import (
     SPACE,
+    WholeWords,
     escape,
     opened,
     to_utf8,
@@ -362,17 +363,9 @@ class SentencePieceTokenizer(Tokenizer):
         self._within_words = all(SPACE not in piece[1:] for piece in self._text_ids)
 
     @functools.cached_property
-    def _undivided(self) -> frozenset[str]:
-        return undivided(self._model)
-
-    @functools.cached_property
-    def _words(self) -> re.Pattern[str]:
-        """What merges do not cross: pieces that are never divided, and words if pieces are within them."""
-        whole = "|".join(map(re.escape, sorted(self._undivided, key=len, reverse=True)))
-        before = f"(?!{whole})" if whole else ""
-        inside = f"[^{SPACE}]" if self._within_words else "."
-        start = f"{SPACE}?(?:{before}{inside})+|{SPACE}" if self._within_words else f"(?:{before}.)+"
-        return re.compile(f"{whole}|{start}" if whole else start, re.S)
+    def _undivided(self) -> WholeWords | None:
+        words = undivided(self._model)
+        return WholeWords(words) if words else None
 
     @property
     def codes(self) -> Mapping[str, int]:
@@ -439,17 +432,25 @@ class SentencePieceTokenizer(Tokenizer):
     def _sample_bpe(self, text: bytes, rng: np.random.Generator, dropout: float) -> list[int]:
         draws = uniform_draws(rng)
         ids: list[int] = []
-        for word in self._words.findall(self._processor.Normalize(text).decode()):
-            whole = word in self._undivided
-            symbols = [word] if whole else merge_with_dropout(word, self._merge_scores, dropout, draws)
-            for symbol in symbols:
-                if symbol in self._text_ids:
-                    ids.append(self._text_ids[symbol])
-                elif self._byte_ids:
-                    ids.extend(self._byte_ids[byte] for byte in symbol.encode())
-                elif ids[-1:] != [self.special.unk]:  # one unk for a run of them, as in the library
-                    ids.append(self.special.unk)
+        for symbol in self._merged(self._processor.Normalize(text).decode(), dropout, draws):
+            if symbol in self._text_ids:
+                ids.append(self._text_ids[symbol])
+            elif self._byte_ids:
+                ids.extend(self._byte_ids[byte] for byte in symbol.encode())
+            elif ids[-1:] != [self.special.unk]:  # one unk for a run of them, as in the library
+                ids.append(self.special.unk)
         return ids
+
+    def _merged(self, text: str, dropout: float, draws: Iterator[float]) -> Iterator[str]:
+        """Yields pieces. Merges do not cross those that are never divided, nor words if pieces are within
+        them."""
+        words = f"{SPACE}?[^{SPACE}]+|{SPACE}" if self._within_words else "(?s:.)+"
+        for number, part in enumerate(self._undivided.split(text) if self._undivided else [text]):
+            if number % 2:
+                yield part
+            else:
+                for word in re.findall(words, part):
+                    yield from merge_with_dropout(word, self._merge_scores, dropout, draws)
 
 
 def _kind(processor: sentencepiece.SentencePieceProcessor) -> Literal["unigram", "bpe", "char"]:

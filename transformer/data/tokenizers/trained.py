@@ -91,7 +91,8 @@ def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer
     try:
         tokenizer = _read(content)
     except (AttributeError, ValueError, KeyError, TypeError, RuntimeError, UserError) as error:
-        reason = f" ({fault_of(error)})" if content.startswith(b"{") else ""
+        is_told = content.startswith(b"{") or isinstance(error, UserError)
+        reason = f" ({fault_of(error)})" if is_told else ""
         raise UserError(f"{path}: neither a SentencePiece model nor a saved vocabulary{reason}") from None
     if tokenizer.special != special:
         raise UserError(

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from transformer.config.model import SpecialIds
-from transformer.data.tokenizers.lossless import LONGEST_PIECE, check_pieces, code_piece, to_utf8
+from transformer.data.tokenizers.lossless import check_pieces, code_piece, to_utf8
 from transformer.data.tokenizers.tokenizer import MADE_HERE, Tokenizer
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
@@ -34,6 +34,8 @@ _SPELLED_1 = re.compile(rf"[^\W{CHARACTER}]|<unk>")
 _SIGNS = frozenset(",.;:!?")
 _GLUE = "<glue>"  # marks a missing space where one is expected; differs from all pieces of text
 _NAMES = 2**24
+LONGEST_WORD = 10_000
+"""Characters of a word of a vocabulary."""
 
 
 class VocabularyTokenizer(Tokenizer):
@@ -89,7 +91,7 @@ class VocabularyTokenizer(Tokenizer):
     ) -> "VocabularyTokenizer":
         """The most frequent words of the text; ties are in the order of first appearance."""
         counts = Counter(
-            word for text in texts for word in cls._checked_cut(text) if len(word) <= LONGEST_PIECE
+            word for text in texts for word in cls._checked_cut(text) if len(word) <= LONGEST_WORD
         )
         if not counts:
             raise UserError("the training text is empty: a tokenizer needs lines to learn from")
@@ -261,7 +263,7 @@ def read_vocabulary(saved: Json) -> VocabularyTokenizer:
     for word in [*saved["words"], *languages]:
         to_utf8(word)
     start = [int(index) for index in saved.get("start", ())]
-    check_pieces(saved["words"], start)
+    check_pieces(saved["words"], start, LONGEST_WORD)
     vocabulary_class, rule = KINDS[saved["kind"]], saved.get("rule", 1)
     if rule not in range(1, vocabulary_class.newest_rule + 1):
         raise UserError(f"this vocabulary divides text by rule {rule!r}, which this version does not know")

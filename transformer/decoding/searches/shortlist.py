@@ -110,6 +110,11 @@ class Shortlist:
             raise UserError(f"{path} is damaged: its lists of translations do not fit together")
         if ids.max(initial=0) >= vocab_size or first > vocab_size:
             raise UserError(f"{path} is for another vocabulary: the target has {vocab_size:,} ids")
+        owners = np.searchsorted(ends, np.arange(num_ids), side="right")
+        links = np.sort(owners * vocab_size + ids.astype(np.int64))
+        if (repeats := np.flatnonzero(links[1:] == links[:-1])).size:
+            source, target = divmod(int(links[repeats[0]]), vocab_size)
+            raise UserError(f"{path} is damaged: source id {source - 1} has the translation {target} twice")
         return cls(first, best, ends.astype(np.int64), ids.astype(np.int32))
 
 
@@ -181,15 +186,16 @@ LOCAL = SpecialIds()
 _NONE = -1  # where there are no more candidates
 
 
-def field(per_id: int, once: int, longest: int) -> Field:
+def field(per_id: int, once: int, longest: int, vocab_size: int) -> Field:
     """What a search reads of each source: so many candidates that even all different ones have room.
 
     Args:
       per_id: candidates of each source token.
       once: of every source.
       longest: the longest bucket.
+      vocab_size: of the target.
     """
-    return Field(fill=_NONE, share=per_id + (once + 4) / longest)
+    return Field(fill=_NONE, share=per_id + (once + 4) / longest, most=vocab_size + 4)
 
 
 def always(special: SpecialIds) -> tuple[int, ...]:

@@ -130,9 +130,15 @@ class Variables:
                 name, of = self._text(), self._text()
                 if of not in self._stored:
                     raise UserError(f"{name} is another name of {of}, which is missing")
-                self._stored.setdefault(name, self._stored[of])
+                if name in self._stored:
+                    raise UserError(f"there are two {name}")
+                self._stored[name] = self._stored[of]
                 self._first_names[name] = of
-        self._locations = dict(self._named())
+        self._locations: dict[str, tuple[str, int, int]] = {}
+        for name, location in self._named():
+            if name in self._locations:
+                raise UserError(f"{location[0]} and {self._locations[name][0]} are the same matrix")
+            self._locations[name] = location
 
     def _number(self, format_code: str) -> int:
         size = struct.calcsize(f"<{format_code}")

@@ -42,11 +42,11 @@ from transformer.interop.folders.family import (
     undescribed,
 )
 from transformer.interop.folders.folder import check_new, naming
-from transformer.interop.folders.items import Yaml, marian_file, parse_yaml, write_npz
+from transformer.interop.folders.items import WHOLE, Yaml, marian_file, parse_number, parse_yaml, write_npz
 from transformer.interop.folders.pieces import read_sentencepiece, words_by_id
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, MiB, folder_whole, read_text, writing
+from transformer.runtime.files import Json, MiB, folder_whole, prefixed_errors, read_text, writing
 from transformer.tasks.task import Task
 from transformer.tasks.texts.translation import Translation
 
@@ -128,7 +128,7 @@ def network_options(described: Json, names: Collection[str]) -> dict[str, Any]:
     sizes = vocabulary_sizes(described)
     if any(name in names for name in ("encoder_Wpos", "decoder_Wpos", "Wpos")):
         raise UserError("positions are learned, which is not supported for Marian's files")
-    depths = {side: int(_scalar(described, f"{side}-depth")) for side in ("enc", "dec")}
+    depths = {side: _whole_number(described, f"{side}-depth") for side in ("enc", "dec")}
     for side, depth in depths.items():
         if not 1 <= depth <= len(names):
             raise UserError(f"{side}-depth is {depth}, and there are {len(names)} arrays")
@@ -152,9 +152,9 @@ def network_options(described: Json, names: Collection[str]) -> dict[str, Any]:
         share_embeddings=_TIES[ties[0], ties[1]],
         num_layers=depths["enc"],
         decoder_layers=depths["dec"],
-        d_model=int(_scalar(described, "dim-emb")),
-        d_ff=int(_scalar(described, "transformer-dim-ffn")),
-        num_heads=int(_scalar(described, "transformer-heads")),
+        d_model=_whole_number(described, "dim-emb"),
+        d_ff=_whole_number(described, "transformer-dim-ffn"),
+        num_heads=_whole_number(described, "transformer-heads"),
         norm=_NORMS[before, after],
         final_norm=top == "n",
         embedding_norm=embedding == "n",
@@ -170,7 +170,7 @@ def network_options(described: Json, names: Collection[str]) -> dict[str, Any]:
 
 def vocabulary_sizes(described: Yaml) -> tuple[int, int]:
     """Rows of source and target embedding, without padding."""
-    source, target = map(int, described["dim-vocabs"])
+    source, target = (int(parse_number(size, WHOLE)) for size in described["dim-vocabs"])
     return source, target
 
 
@@ -188,11 +188,14 @@ def _recurrence(described: Yaml) -> str:
     )
 
 
-def _scalar(described: Yaml, name: str) -> str:
+def _whole_number(described: Yaml, name: str) -> int:
     value = described[name]
     if not isinstance(value, str):
         raise UserError(f"{name} is a list, not a number")
-    return value
+    try:
+        return int(parse_number(value, WHOLE))
+    except ValueError as error:
+        raise UserError(f"{name}: {error}") from None
 
 
 def _is_true(described: Yaml, name: str) -> bool:
@@ -355,10 +358,10 @@ class MarianFiles(Family[TransformerConfig]):
         """The model's own search, which divides scores by length^normalize."""
         options = opened.generation
         try:
-            beam_size = int(_one(options.get("beam-size", "12")))
-            penalty = float(_one(options.get("normalize", "0")))
+            beam_size = int(parse_number(_one(options.get("beam-size", "12")), WHOLE))
+            penalty = parse_number(_one(options.get("normalize", "0")))
         except ValueError as error:
-            raise UserError(f"beam-size or normalize is no number: {error}") from error
+            raise UserError(f"beam-size or normalize: {error}") from error
         if not options:
             return BeamConfig()
         if beam_size == 1:
@@ -405,8 +408,9 @@ def _decoder_options(folder: Path) -> Yaml:
     """The content of the file with `models:`, as Marian's decoder reads it; empty if there is none."""
     for path in sorted(folder.glob("*.yml")):
         try:
-            if path.stat().st_size <= MiB and "models" in (options := parse_yaml(read_text(path, MiB))):
-                return options
+            with prefixed_errors(f"{path}, "):
+                if path.stat().st_size <= MiB and "models" in (options := parse_yaml(read_text(path, MiB))):
+                    return options
         except (OSError, ValueError):
             continue  # another file
     return {}
@@ -448,8 +452,11 @@ def _words(vocabulary: Path, pieces: Path) -> tuple[bytes, Words]:
     if model == vocabulary:
         return content, [*words]
     try:
-        numbered = {word: int(str(index)) for word, index in parse_yaml(read_text(vocabulary)).items()}
-    except (OSError, ValueError) as error:
+        numbered = {
+            word: int(parse_number(_one(index), WHOLE))
+            for word, index in parse_yaml(read_text(vocabulary)).items()
+        }
+    except (OSError, ValueError, UserError) as error:
         raise UserError(f"{vocabulary} is not a list of words and their ids: {error}") from error
     return content, words_by_id(vocabulary, numbered, len(numbered))
 
@@ -522,7 +529,7 @@ def export_marian_files(run_dir: Path | str, folder: Path | str, checkpoint: str
         "vocabs": vocabs,
         **_marian_search(run.config.decoding),
     }
-    with writing(folder), folder_whole(folder) as partial:
+    with writing(folder), folder_whole(folder, tidy=True) as partial:
         write_npz(partial / MODEL, arrays, description)
         for name, (content, _) in zip(vocabs, vocabularies, strict=True):
             (partial / name).write_bytes(content)

@@ -246,7 +246,7 @@ def read_json(path: Path, change: Callable[[str], str] = str) -> Json:
     """The content of a JSON file, whose text is changed before it is parsed. Raises UserError if it cannot be
     read, or a field has another type than an import reads."""
     try:
-        content = parse_object(change(read_text(path)))
+        content = parse_object(change(read_text(path)), named_once=True)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; the folder of a model has one") from None
     except (OSError, ValueError) as error:
@@ -467,7 +467,7 @@ def write_folder(
     Raises:
       UserError: it cannot be written.
     """
-    with writing(folder), folder_whole(folder) as partial:
+    with writing(folder), folder_whole(folder, tidy=True) as partial:
         # safetensors writes the memory of an array, whatever its strides
         contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
         (partial / WEIGHTS).write_bytes(save(contiguous, metadata={"format": "pt"}))

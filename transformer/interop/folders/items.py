@@ -8,11 +8,13 @@ compared with the file's.
 """
 
 import math
+import re
 import struct
 import tokenize
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Set
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
@@ -22,8 +24,8 @@ from typing import IO
 import numpy as np
 import yaml
 
-from transformer.runtime.errors import UserError
-from transformer.runtime.files import MiB, open_regular
+from transformer.runtime.errors import UserError, abbreviated
+from transformer.runtime.files import MiB, brief, open_regular
 
 DESCRIPTION = "special:model.yml"
 _VERSION = 1
@@ -114,6 +116,7 @@ class _Archive(MarianFile):
     def _read_shapes(self, file: IO[bytes]) -> dict[str, tuple[int, ...]]:
         with zipfile.ZipFile(file) as archive:
             names = [info.filename.removesuffix(".npy") for info in archive.infolist()]
+            _check_names(names)
             return {name: self._shape(archive, name) for name in names}
 
     @staticmethod
@@ -238,6 +241,7 @@ def _items(content: mmap) -> dict[str, _Item]:
         offset += 8 + struct.unpack_from("<Q", content, offset)[0]
     except struct.error as error:
         raise ValueError("it ends too early") from error
+    _check_names(names)
     items = {}
     for name, shape, (_, item_type, _, size) in zip(names, shapes, headers, strict=True):
         if min(shape, default=1) < 0 or offset + size > len(content):
@@ -247,6 +251,25 @@ def _items(content: mmap) -> dict[str, _Item]:
     return items
 
 
+def _check_names(names: Sequence[str]) -> None:
+    """Raises ValueError if two arrays have the same name."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ValueError(f"{brief(name)} names {count} arrays, and each must have its own name")
+
+
+WHOLE = r"-?[0-9]{1,15}"
+_DECIMAL = r"[+-]?([0-9]{1,15}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?"
+
+
+def parse_number(text: str, pattern: str = _DECIMAL) -> float:
+    """A number as YAML writes it: not 4_0 nor with other digits, which Python reads. Raises ValueError for
+    others."""
+    if not re.fullmatch(pattern, text):
+        raise ValueError(f"{abbreviated(repr(text))} is no {'whole ' * (pattern == WHOLE)}number")
+    return float(text)
+
+
 def parse_yaml(text: str) -> Yaml:
     """A mapping to scalars and lists of scalars, which stay text.
 
@@ -254,6 +277,7 @@ def parse_yaml(text: str) -> Yaml:
 
     Raises:
       ValueError: it is something else.
+      UserError: a name is there twice.
     """
     content: Yaml = {}
     key: str | None = None
@@ -263,6 +287,8 @@ def parse_yaml(text: str) -> Yaml:
             match event:
                 case yaml.ScalarEvent() if depth == 1 and key is None:
                     key = event.value
+                    if key in content:
+                        raise UserError(f"line {event.start_mark.line + 1}: {brief(key)} is there twice")
                 case yaml.ScalarEvent() if depth == 1 and key is not None:
                     content[key] = event.value
                     key = None

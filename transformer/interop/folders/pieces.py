@@ -162,7 +162,7 @@ def _hub(folder: Path) -> str:
 def _cleaning(content: str) -> str:
     """With a decoder that takes out the spaces before signs and clitics, as `transformers` does if a folder
     asks for it; not after BPE."""
-    tokenizer = parse_object(content)
+    tokenizer = parse_object(content, named_once=True)
     if "merges" in tokenizer["model"]:
         return content
     before = [tokenizer["decoder"]] if tokenizer["decoder"] else []
@@ -200,6 +200,8 @@ def read_sentencepiece(path: Path) -> tuple[bytes, list[str]]:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except RuntimeError as error:
         raise UserError(f"{path} is not a SentencePiece model") from error
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def of_sentencepiece(layout: Callable[[Path, list[str]], list[str | None]]) -> Older:

@@ -11,7 +11,7 @@ from transformer.cli.input import lines_of
 from transformer.cli.writer import Texts, page_of_files
 from transformer.config.records import RecordingsConfig, is_recording
 from transformer.data.sources.recordings import Recording, listed_columns
-from transformer.data.sources.source import listed
+from transformer.data.sources.source import joined_path, listed
 from transformer.data.sources.text_files import read_lines
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, counted
@@ -145,7 +145,8 @@ class Transcriptions(Texts):
     def record(self, number: int, line: str) -> Recording:
         manifest = self.input_file
         name = line.partition("\t")[0]
-        if manifest.name != line and self.transcriber.is_long(manifest.parent / name):
+        path = joined_path(manifest, name, f"{manifest}, line {number}")
+        if manifest.name != line and self.transcriber.is_long(path):
             source = listed(name, manifest, number, "recording")
             return LongRecording.of(
                 source, self.cut_options, lambda seconds: self.within(f"{name}: {seconds:,.0f} s of sound")
