@@ -18,6 +18,23 @@ SIGNS = [
     "</b>",
 ]
 
+ESCAPED = [
+    "\\#",
+    "\\##",
+    "\\-",
+    "\\+",
+    "1\\.",
+    "1\\)",
+    "\\***",
+    "\\---",
+    "\\===",
+    "\\- - -",
+    "a | b  \n\\--|--",
+    "\\>",
+]
+"""What would begin or end a block without its backslash, if it is alone on a line."""
+BREAKS = ["  \n", "   \n", "\\\n", " \\\n"]
+
 
 def inline(random: Random, depth: int = 0) -> str:
     """Text of a paragraph with marks."""
@@ -81,7 +98,17 @@ def block(random: Random, depth: int = 0, more: bool = True) -> str:
     text = inline(random)
     if more and random.random() < 0.2:
         text += extra(random)
-    kinds = ["paragraph"] * 4 + ["heading", "underlined", "rule", "fence", "code", "html", "table", "refs"]
+    kinds = ["paragraph"] * 4 + [
+        "signs",
+        "heading",
+        "underlined",
+        "rule",
+        "fence",
+        "code",
+        "html",
+        "table",
+        "refs",
+    ]
     if depth < 3:
         kinds += ["quote", "list", "ordered", "quote", "list"]
         kinds += [
@@ -101,6 +128,9 @@ def block(random: Random, depth: int = 0, more: bool = True) -> str:
             return (
                 f"{'#' * random.randint(1, 6)} {text.replace(chr(10), ' ')}{random.choice(['', ' #', ' ##'])}"
             )
+        case "signs":
+            lines = [random.choice([*ESCAPED, text.strip(), "![x](y)"]) for _ in range(3)]
+            return "".join(line + random.choice(BREAKS) for line in lines) + random.choice(WORDS)
         case "underlined":
             return f"{text.strip()}\n{random.choice(['===', '---'])}"
         case "rule":

@@ -110,6 +110,7 @@ def test_a_name_of_a_stranger_that_leads_here_is_not_answered(service):
             "[::1]:80evil",
             "localhost:evil",
             "localhost:80:90",
+            "localhost..",
             "[::1%lo]",
             "[",
             "",
@@ -434,11 +435,12 @@ def test_metrics_have_a_port_and_no_place_among_the_requests(service):
         with measured(app.state.metrics, "127.0.0.1", 0) as port:
             text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
             assert 'transformer_slots_in_use{run="small"} 0.0' in text
-            missing = httpx.get(f"http://127.0.0.1:{port}/models")
-            assert (missing.status_code, missing.json()) == (
-                404,
-                {"error": "/models: there is no such address"},
-            )
+            for path in "/models", "/metrics/", "/":
+                missing = httpx.get(f"http://127.0.0.1:{port}{path}")
+                assert (missing.status_code, missing.json()) == (
+                    404,
+                    {"error": f"{path}: there is no such address"},
+                )
 
 
 def test_the_port_of_metrics_is_guarded_as_the_other(service):

@@ -1,5 +1,6 @@
 """Markdown: with a model that copies, a document stays as it is; with another one, its structure does."""
 
+import itertools
 import re
 import time
 import tracemalloc
@@ -18,6 +19,7 @@ from transformer.documents.document import check_text
 from transformer.documents.markdown import read_markdown
 from transformer.documents.projection import aligned_words
 from transformer.runtime.errors import UserError
+from transformer.runtime.words import words
 
 HTML = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
@@ -207,6 +209,40 @@ def test_what_changes_can_be_written(text):
     assert html(in_capitals(text)).lower() == html(text).lower()
 
 
+@pytest.mark.parametrize("line_break", random_markdown.BREAKS)
+@pytest.mark.parametrize("sign", random_markdown.ESCAPED)
+def test_a_sign_before_a_line_break_begins_no_block(sign, line_break):
+    lines = sign.replace("  \n", line_break), "dog", "![x](y)"
+    for order in itertools.permutations(lines):
+        for prefix, following in ("", ""), ("> ", "> "), ("- ", "  "), ("> red\n", ""), ("- > red\n", ""):
+            text = prefix + f"{line_break}{following}".join([*order, "red"]) + "\n"
+            assert html(in_capitals(text)).lower() == html(text).lower(), text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "|dog|red|\n|---|---|\n|dog|red|\n",
+        "dog|red\n---|---\ndog|red\n",
+        "- |dog&nbsp;|*red*|\n  |-|-|\n",
+        "red&nbsp;\n",
+        "# red &nbsp;\n",
+        "red&nbsp;  \ndog\n",
+        "red\n-|:-:\n--|--\nred | dog\n",
+        "> red\n7\\. dog  \n8\\) red\n",
+        "> red\n> -|:-:\n> --|--\n> red | dog\n",
+    ],
+)
+@pytest.mark.parametrize("sign", ["\\", "|", " | dog"])
+def test_a_sign_at_the_end_of_a_translation_is_no_sign_of_markdown(text, sign):
+    pretender = Pretender(spell=lambda word: word.replace("red", f"red{sign}").replace("dog", f"dog{sign}"))
+    document = pretender.translate_document(text, "markdown")
+    if not any("not read" in sentence.flags for sentence in document.sentences):
+        written = html(document.text).replace(sign, "")
+        assert "".join(written.split()) == "".join(html(text).split())
+    assert sign == " | dog" or not document.flagged
+
+
 @pytest.mark.parametrize("sign", ["*", "-", ">", "#", "1.", "<!--", "```", "***"])
 def test_a_first_cell_without_a_sign_before_it_begins_no_block(sign):
     pretender = Pretender(spell=lambda word: f"{sign} RED" if word == "red" else word)
@@ -289,7 +325,36 @@ def test_what_is_copied_beside_letters_takes_no_word():
     document = copier.translate_document("The `dog`s runs.\n", "markdown")
     assert (document.text, document.flagged) == ("The `dog`s RUNS.\n", [])
     document = Pretender(spell=str.upper).translate_document("The `dog`s run.\n", "markdown")
-    assert (document.text, document.sentences[0].flags) == ("THE `dog` DOGS RUN.\n", ("markup",))
+    assert (document.text, document.sentences[0].flags) == ("THE `dog`S RUN.\n", ())
+    document = Pretender(spell=lambda word: word[::-1]).translate_document("The `dog`s run.\n", "markdown")
+    assert (document.text, document.sentences[0].flags) == ("ehT `dog` sgod .nur\n", ("markup",))
+
+
+@pytest.mark.parametrize(
+    "copied", ["`code`", "`a-b`", "``it's``", "<http://a.b/c>", "http://a.b/c", "<x@y.zz>"]
+)
+@pytest.mark.parametrize("sign", ["-", "'", "’", "", " "])
+def test_what_is_copied_takes_no_other_word(copied, sign):
+    """Neither one that is joined to it nor, if the translation does not have it, one that is near."""
+    orders = (list, lambda words: words[::-1], lambda words: words[1::2], lambda words: words[:1])
+    spellings = (
+        str.upper,
+        lambda word: word[::-1],
+        lambda word: f"{word.upper()}-MODUL",
+        lambda word: f"L'{word.title()}",
+        lambda word: "OTHER WORDS",
+    )
+    plain, pretender = copied.strip("`<>"), Pretender()
+    for order, spell in itertools.product(orders, spellings):
+        pretender.order, pretender.spell = order, spell
+        for term in (f"dog{sign}{copied}", f"{copied}{sign}dog", f"dog{sign}{copied}{sign}cat"):
+            text = f"A {term} runs red {copied} house\n"
+            document = pretender.translate_document(text, "markdown")
+            (sentence,) = document.sentences
+            replaced = {*words(spell(plain).lower())} - {"modul", "l"} if "-" not in plain else set()
+            written = re.sub("[`<>]", "", document.text.lower())
+            lost = {*words(sentence.text.lower())} - {*words(written)} - replaced
+            assert sentence.flags or not lost, (text, document.text)
 
 
 def test_words_that_the_model_did_not_read_are_not_aligned():

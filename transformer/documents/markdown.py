@@ -24,6 +24,9 @@ _STARS = {"_": "*", "__": "**"}
 _TAGS = {"**": "strong", "__": "strong", "*": "em", "_": "em", "~~": "s"}
 """HTML elements that mean the same as the signs, and may stand between any two letters."""
 _BREAK, _BREAK_TAG = "\\\n", "<br />"
+_ITEM = re.compile(r"\n *(?:[-+*]|\d{1,9}[.)])(?:\s|\Z)")
+"""What begins a list after a block that ends there, and may stand inside a paragraph."""
+_LINE_END = re.compile(r"[\r\n].*", re.DOTALL)
 _BREAK_TAGS = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TEXTS = {"text", "text_special", "code_inline"}
 _AT_EDGE = "break at an edge"
@@ -51,7 +54,7 @@ class Frame:
         return parser.parse(self.before + markdown + self.after, copied(environment))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _types(frame: Frame, parser: Any) -> tuple[str, ...]:
     return tuple(token.type for token in frame.parsed("x", parser, {}))
 
@@ -236,6 +239,8 @@ def to_markdown(
     block: str = "paragraph",
     breaks: Sequence[str] = (),
     line_end: str = "\n",
+    edges: tuple[str, str] = ("", ""),
+    following: str = "",
 ) -> str | None:
     """Markdown of a marked text, which the parser reads as this text again: the first of several ways to
     write it. Text is escaped, and tags stand for signs, only if it would be read otherwise. None:
@@ -248,16 +253,23 @@ def to_markdown(
       block: its type, of `FRAMES`.
       breaks: how the document writes each line break.
       line_end: how it writes the end of another line.
+      edges: what it has directly before and after the text in the block, which is blank.
+      following: the lines after a paragraph, if they could make a table of it.
     """
     expected = _essence(content)
+    frame = replace(FRAMES[block], after=following) if following else FRAMES[block]
+    before, after = edges
     is_cell = block in ("th", "td", ROW)
     in_doubt = itertools.repeat(_BREAK if block in ("paragraph", "underlined") else _BREAK_TAG)
     if not all(map(str.strip, content.text.split("\n"))):  # white space alone would end the paragraph
         breaks = [sign if re.match(r" *[\\<]", sign) else f"\\{sign.lstrip(' ')}" for sign in breaks]
-    read_breaks = [sign if "<" in sign else _BREAK for sign in breaks]
+    read_breaks = list(map(_as_read, breaks))
+    copies_item = any(_ITEM.search(mark.literal or mark.closing) for mark in content.marks)
     for marked, escape in _ways(content):
         candidate = _written(marked, escape, itertools.chain(read_breaks, in_doubt), "\n", is_cell)
-        passage = FRAMES[block].read(candidate, parser, environment)
+        if not copies_item and _ITEM.search(candidate):
+            continue
+        passage = frame.read(before + candidate + after, parser, environment)
         if passage is not None and _essence(passage) == expected:
             return _written(marked, escape, itertools.chain(breaks, in_doubt), line_end, is_cell)
     return None
@@ -336,6 +348,8 @@ _PREFIXES = {
 _HASHES = re.compile(r"#{1,6}[ \t]*")
 _PIPE = re.compile(r"(?<!\\)\|")
 _ROW_END = re.compile(r"[ \t]*(?:\n|\Z)")
+_DELIMITERS = re.compile(r"[ \t]*\n[ \t>]*+([-:|][-:| \t]*+)\n[ \t>]*+([-:|][-:| \t]*+)(?:\n|\Z)")
+"""The end of a paragraph before a table whose first row looks like the signs after one."""
 
 
 def read_markdown(text: str) -> Document:
@@ -445,6 +459,8 @@ class _Reader:
         is_cell = block in ("th", "td")
         is_first = is_cell and column == 0 and spans[0][0] == starts[0]
         is_edge = is_first or (is_cell and _ROW_END.match(self.source.normal, spans[-1][1]))
+        is_tight = is_cell and self.source.normal.startswith("|", spans[-1][1])
+        following = self._following(token.content, spans[-1][1]) if block == "paragraph" else ""
         frame = block
         if is_first and FRAMES[ROW].read(token.content.replace("|", "\\|"), self.parser, self.environment):
             frame = ROW
@@ -452,12 +468,30 @@ class _Reader:
         def write(translation: MarkedText) -> str | None:
             if translation == content:
                 return text
-            written = to_markdown(translation, self.parser, self.environment, frame, breaks, line_end)
+            written = to_markdown(
+                translation,
+                self.parser,
+                self.environment,
+                frame,
+                breaks,
+                line_end,
+                (before, after),
+                following,
+            )
             if written is None or (is_edge and not written):  # the row would have a cell less
                 return None
-            return before + written + after
+            space = " " * (is_tight and written.endswith("\\"))  # it would make the end of the cell a sign
+            return before + written + after + space
 
         yield start, end, Passage(line, content, write, text)
+
+    def _following(self, content: str, end: int) -> str:
+        """The lines after a paragraph that ends here, if they could make a table of it."""
+        match = _DELIMITERS.match(self.source.normal, end)
+        lines = f"\n{match[1]}\n{match[2]}" if match else ""
+        frame = Frame(after=lines)
+        is_before_table = lines and "table_open" in _types(frame, self.parser)
+        return lines if is_before_table and frame.read(content, self.parser, self.environment) else ""
 
     def _spans(
         self, content: str, starts: Sequence[int], block: str, column: int
@@ -539,6 +573,13 @@ def _break(content: str, span: tuple[int, int], gaps: Sequence[str]) -> str:
         return space + content[start:end].replace("\n", " ")
     gap = gaps[content.count("\n", 0, start)]
     return f"{space}\\{gap}" if content[start] == "\\" else gap
+
+
+def _as_read(line_break: str) -> str:
+    """A line break without what is before the next line in the blocks around it. After the title of an alert
+    the document has only the end of a line."""
+    sign = _LINE_END.sub("\n", line_break)
+    return sign if "<" in sign or sign.endswith(("  \n", _BREAK)) else _BREAK
 
 
 def _end(pattern: re.Pattern[str], text: str) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer.documents.passages import Mark, MarkedText
 from transformer.documents.sentences import Span
-from transformer.runtime.words import UNIT, begins_with_word, within_words
+from transformer.runtime.words import UNIT, begins_with_word, within_words, words
 
 GLUE = "▁"
 PUNCTUATION = 0.3
@@ -50,8 +50,10 @@ class Aligned:
 
     @functools.cached_property
     def owners(self) -> np.ndarray:
-        """[target units]: the source unit to which each attends most."""
-        return self.weights.argmax(axis=1) if self.weights.size else np.zeros(0, int)
+        """[target units]: the source unit to which each attends most; -1: it attends to none."""
+        if not self.weights.size:
+            return np.zeros(0, int)
+        return np.where(self.weights.any(axis=1), self.weights.argmax(axis=1), -1)
 
     @functools.cached_property
     def by_owner(self) -> list[tuple[int, Span]]:
@@ -144,7 +146,7 @@ def project(content: MarkedText, pair: Aligned) -> tuple[MarkedText, list[Mark]]
             if mark.start < mark.end:
                 homeless.append(mark)
                 literal = content.inside(index).written(str) if literal is None else literal
-            before = content.text[max(mark.start - 1, 0) : mark.start]
+            before = " " if mark.start < mark.end else content.text[max(mark.start - 1, 0) : mark.start]
             literal = _apart(literal or "", before, pair.target, position)
         else:
             bisect.insort(room.taken, span)
@@ -197,27 +199,28 @@ def _words_of(mark: Mark, pair: Aligned, room: _Room) -> Span | None:
     units = pair.target_units
     columns = _overlapping(pair.source_units, (mark.start, mark.end))
     weights = pair.weights[:, columns.start : columns.stop].sum(axis=1)
+    if len(columns) == len(pair.source_units):
+        is_owned = np.ones(len(units), bool)
+    else:
+        is_owned = (columns.start <= pair.owners) & (pair.owners < columns.stop)
+    is_allowed = np.ones(len(units), bool)
     if mark.literal is not None:
-        words = re.escape(pair.source[mark.start : mark.end].strip())
-        copies = (match.span() for match in re.finditer(words, pair.target)) if words else ()
-        before, after = pair.inside_words
-        inside = [mark.start in before, mark.end in before]
-        spans = [
-            span for span in copies if room.has(span) and [position in after for position in span] == inside
+        owned = [units[row] for row in np.flatnonzero(is_owned)]
+        spans = _copies(mark, pair, room) or [
+            span for span in _copies(mark, pair, room, re.IGNORECASE) if _overlapping(owned, span)
         ]
         if spans:
             return max(spans, key=lambda span: weights[list(_overlapping(units, span))].sum())
-        if any(inside):
+        if any(position in pair.inside_words[0] for position in (mark.start, mark.end)):
             return None  # which would take the place of a whole word
-    is_free = [room.has(unit) for unit in units]
+        is_allowed = is_owned | ~np.array(pair.are_words, bool)  # it takes the place of no other word
+    is_free = [allowed and room.has(unit) for allowed, unit in zip(is_allowed.tolist(), units, strict=True)]
     if not any(is_free) or not columns:
         return None
-    if len(columns) == len(pair.source_units):
-        values = [1.0] * len(units)
-    else:
-        is_owned = (columns.start <= pair.owners) & (pair.owners < columns.stop)
-        values = (np.where(is_owned, 1, -1) * np.where(pair.are_words, 1, PUNCTUATION)).tolist()
+    values = (np.where(is_owned, 1, -1) * np.where(pair.are_words, 1, PUNCTUATION)).tolist()
     best = _heaviest(values, is_free)
+    if best is None and mark.literal is not None:
+        return None
     if best is None:
         heaviest = int(np.where(is_free, weights, -1.0).argmax())
         best = heaviest, heaviest
@@ -227,7 +230,35 @@ def _words_of(mark: Mark, pair: Aligned, room: _Room) -> Span | None:
     in_target = pair.are_words[first : last + 1]
     first += max(0, _punctuation_before(in_target) - _punctuation_before(in_source))
     last -= max(0, _punctuation_before(in_target[::-1]) - _punctuation_before(in_source[::-1]))
+    if mark.literal is not None and _joins_words(mark, pair, columns, range(first, last + 1)):
+        return None
     return units[first][0], units[last][1]
+
+
+def _copies(mark: Mark, pair: Aligned, room: _Room, flags: int = 0) -> list[Span]:
+    """Where the translation has what a mark copies, and could have it as the mark."""
+    copied = re.escape(pair.source[mark.start : mark.end].strip())
+    before, after = pair.inside_words
+    inside = [mark.start in before, mark.end in before]
+    return [
+        match.span()
+        for match in re.finditer(copied, pair.target, flags)
+        if copied and room.has(match.span()) and [position in after for position in match.span()] == inside
+    ]
+
+
+def _joins_words(mark: Mark, pair: Aligned, columns: range, rows: range) -> bool:
+    """Whether a hyphen or an apostrophe joins what a mark copies with another word, or words of its
+    translation."""
+    source, target = (
+        [len(words(text[slice(*units[index])])) for index in indices]
+        for text, units, indices in (
+            (pair.source, pair.source_units, columns),
+            (pair.target, pair.target_units, rows),
+        )
+    )
+    start, end = pair.source_units[columns[0]][0], pair.source_units[columns[-1]][1]
+    return start < mark.start or end > mark.end or max(target) > max(1, *source)
 
 
 def _punctuation_before(is_word: Sequence[bool]) -> int:

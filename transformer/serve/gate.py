@@ -130,7 +130,7 @@ def is_loopback(address: str) -> bool:
 def name_of(host: str) -> str:
     """The name in a Host header, without port and brackets; empty if there is none, or more than a name."""
     parts = HOST.fullmatch(host.lower())
-    return parts[1].strip("[]").rstrip(".") if parts else ""
+    return parts[1].strip("[]").removesuffix(".") if parts else ""
 
 
 def address_of(origin: str) -> str:

@@ -179,7 +179,7 @@ class Metrics:
     @property
     def app(self) -> App:
         """An application that has them and nothing else."""
-        app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+        app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
         for error in HTTPException, Exception:
             app.add_exception_handler(error, refuse)
 

@@ -109,7 +109,10 @@ class Refusal(Exception):
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] = {}) -> None:
         super().__init__(message)
-        self.status, self.message, self.headers = status, shortened(message)[:LONGEST_MESSAGE], dict(headers)
+        signs = shortened(message)[:LONGEST_MESSAGE]
+        printable = (sign if sign.isprintable() else repr(sign)[1:-1] for sign in signs)
+        self.status, self.headers = status, dict(headers)
+        self.message = "".join(printable)[:LONGEST_MESSAGE]
 
     @property
     def response(self) -> Response:
