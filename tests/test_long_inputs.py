@@ -52,7 +52,7 @@ CASES += [("sinusoidal", None, {"wait_k": 2})]
 CASES += [("buckets", None, {"remat": True}), ("alibi", packed(), {"remat": True})]
 
 
-@pytest.mark.by_default("buckets-None-changes12", "alibi-segments9-changes9")
+@pytest.mark.by_default("buckets-None-changes12")
 @pytest.mark.parametrize(("positions", "segments", "changes"), CASES)
 def test_logits_and_gradients_are_those_of_whole_arrays(
     positions, segments, changes, tiny, random_variables, in_parts
