@@ -25,7 +25,7 @@ from small_translator import small_translator, stored
 
 from benchmarks.measure import Contestant, Measurement
 from benchmarks.quality import endurance, live, long_recordings, steering, student, whisper
-from benchmarks.speed import decoding, grid, peer_server, pretrained, rows, serving, training
+from benchmarks.speed import decoding, grid, lengths, peer_server, pretrained, rows, serving, training
 from benchmarks.speed import input as input_speed
 from benchmarks.studies import methods, systems
 from transformer import Config
@@ -251,6 +251,13 @@ def test_the_grid_of_layouts(
     assert [row["layout"] for row in found] == list(grid.LAYOUTS)
     assert all(row["step"]["memory"]["total"] > 0 for row in found)
     assert capsys.readouterr().out.count("base | cpu:2 | fsdp | ") == 1
+
+
+@pytest.mark.slow
+def test_long_inputs(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    lengths.main(f"--output {tmp_path}/lengths.json --lengths 300 --rounds 1 --width 16".split())
+    assert len(json.loads((tmp_path / "lengths.json").read_text())["rows"]) == 4
+    assert "sinusoidal" in capsys.readouterr().out
 
 
 def test_the_grid_of_searches(

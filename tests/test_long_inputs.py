@@ -97,6 +97,22 @@ def test_each_part_drops_weights_of_its_own(in_parts):
     np.testing.assert_allclose(contexts, jnp.where(kept, weights / (1 - rate), 0) @ values, atol=1e-6)
 
 
+def test_what_all_queries_share_is_not_divided(in_parts):
+    """As of many beams, which are at the same position."""
+    in_parts()
+    query, keys, values, bias = (jnp.ones((2, 3, n, 4)) for n in (20, 4, 4, 1))
+    mask = Mask(pairs=jnp.array([[[True, True, False, True]]]))
+    inputs = AttentionInputs(query, keys, values, mask, bias * jnp.arange(4.0))
+    weights = attention_weights(query, keys, inputs.allowed(), inputs.bias)
+    values = jnp.asarray(np.random.default_rng(1).standard_normal(values.shape), jnp.float32)
+
+    def einsums(query, keys, values, mask, bias, key):
+        return attention_weights(query, keys, mask, bias) @ values, None
+
+    contexts = blocks.by_queries(inputs.replace(values=values), einsums, None)
+    np.testing.assert_allclose(contexts, weights @ values, atol=1e-6)
+
+
 @pytest.mark.parametrize(("queries", "keys", "fused"), [(32, 48, True), (33, 48, False), (32, 47, False)])
 def test_cudnn_has_even_lengths_only(queries, keys, fused, tiny):
     """It refuses others where gradients are asked for."""

@@ -19,8 +19,8 @@ Bias = Float[Array, "#b h #q k"] | Callable[..., Any]
 
 
 def taken(x: Array, part: Part | None, axis: int) -> Array:
-    """The part of x along the axis of queries."""
-    return x if part is None else jax.lax.dynamic_slice_in_dim(x, *part, axis)
+    """The part of x along the axis of queries, if it has one for each."""
+    return x if part is None or x.shape[axis] == 1 else jax.lax.dynamic_slice_in_dim(x, *part, axis)
 
 
 @struct.dataclass
