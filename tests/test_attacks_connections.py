@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import threading
 import time
 from unittest.mock import Mock
@@ -54,6 +55,15 @@ OPEN = {
 CLOSING = {"is_closing.return_value": True, "get_write_buffer_size.return_value": 9}
 
 
+def opened(kind, config, shared):
+    """A connection of a kind, and its transport, which is none."""
+    transport = Mock(**OPEN)
+    one = kind(config, shared, {})
+    transport.get_protocol.return_value = one
+    one.connection_made(transport)
+    return one, transport
+
+
 @pytest.mark.parametrize(
     ("kind", "limits", "state"),
     [
@@ -70,21 +80,14 @@ def test_who_gives_way_leaves_its_room_in_the_same_turn(kind, limits, state, is_
     config, shared = connections.config_of(Mock(), limits), connections.State()
     config.load()
 
-    def opened(kind):
-        transport = Mock(**OPEN)
-        one = kind(config, shared, {})
-        transport.get_protocol.return_value = one
-        one.connection_made(transport)
-        return one, transport
-
     async def in_one_turn():
-        strangers = [opened(kind) for _ in range(limits.connections)]
+        strangers = [opened(kind, config, shared) for _ in range(limits.connections)]
         for one, transport in strangers:
             if is_upgraded and kind is connections.SocketConnection:
                 one.data_received(UPGRADE % b"")
             transport.configure_mock(**state)
         for count in range(1, limits.connections + 1):
-            new, _ = opened(connections.Connection)
+            new, _ = opened(connections.Connection, config, shared)
             assert len(shared.connections) == limits.connections
             assert [transport.abort.called for _, transport in strangers].count(True) == count
             new.data_received(b"GET /models HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -181,14 +184,115 @@ def test_requests_that_are_sent_early_wait_for_those_that_are_not(service, monke
     assert begun[:25].count(False) == 20
 
 
+@pytest.mark.parametrize("token", ["", "secret"])
+def test_probes_do_not_wait_for_a_turn(token):
+    """Nor does anyone at a server without a token, unless a request is sent early."""
+
+    async def app(scope, receive, send):
+        begun.append(scope["path"])
+
+    async def ask():
+        for path, state in requests:
+            scope = {"type": "http", "path": path, "headers": [], "state": dict.fromkeys(state, True)}
+            tasks.append(asyncio.ensure_future(gated(scope, None, None)))
+        await asyncio.sleep(0)
+        assert begun == ["/health", "/ready"] if token else ["/models"] * 50 + ["/health", "/ready"]
+        await asyncio.gather(*tasks)
+        assert len(begun) == len(requests)
+
+    requests = [("/models", [])] * 50 + [("/health", [gate.EARLY])] * 50 + [("/health", []), ("/ready", [])]
+    begun, tasks, gated = [], [], gate.InTurn(app, token)
+    asyncio.run(ask())
+
+
+def test_probes_do_not_give_way():
+    config, shared = connections.config_of(Mock(), Limits(connections=8)), connections.State()
+    config.load()
+
+    async def in_one_turn():
+        paths = b"/health", b"/ready", b"/models", b"/", b"/health"
+        asked = [opened(connections.Connection, config, shared) for _ in paths]
+        for (one, _), path in zip(asked, paths, strict=True):
+            one.data_received(b"GET %s HTTP/1.1\r\nHost: a\r\n\r\n" % path)
+        asked[-1][0].scope["state"][gate.EARLY] = True
+        for _ in range(20):
+            opened(connections.Connection, config, shared)
+        closed = [transport.abort.called for _, transport in asked]
+        assert closed == [False, False, True, True, True]
+
+    asyncio.run(in_one_turn())
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+def test_who_has_gone_takes_no_turn(kind):
+    async def app(scope, receive, send):
+        begun.append(scope["path"])
+
+    async def receive():
+        return {"type": f"{kind}.disconnect"}
+
+    async def ask(count):
+        for number in range(count):
+            scope = {"type": kind, "path": number, "headers": []}
+            scope["state"] = {gate.IS_GONE: lambda number=number: number < count - 1}
+            tasks.append(asyncio.ensure_future(gated(scope, receive, None)))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+        assert begun == [count - 1]
+
+    begun, tasks, gated = [], [], gate.InTurn(app, "secret")
+    asyncio.run(ask(100))
+
+    async def take_turns():
+        turns, taken = gate.Turns(1), []
+        for is_gone in [True] * 100 + [False, True, False]:
+            turns.add(lambda is_gone=is_gone: taken.append(is_gone), lambda is_gone=is_gone: is_gone)
+        await asyncio.sleep(0)
+        assert taken == [True] * 100 + [False]
+        await asyncio.sleep(0)
+        assert taken[101:] == [True, False]
+
+    asyncio.run(take_turns())
+
+
+@pytest.mark.parametrize("how", ["stays", "resets", "closes"])
+def test_a_client_is_noticed_to_leave_while_it_is_not_read(how):
+    if how == "closes" and not connections.LEFT:
+        pytest.skip("the system does not tell")
+    config = connections.config_of(Mock(), Limits())
+    config.load()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = socket.create_connection(listening.getsockname())
+        here, _ = listening.accept()
+    client.sendall(b"x" * 1000)
+    if how == "resets":
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    if how != "stays":
+        client.close()
+
+    async def notice():
+        one, transport = opened(connections.Connection, config, connections.State())
+        transport.is_closing.side_effect = lambda: transport.abort.called
+        transport.get_extra_info.return_value = here
+        select.select([here], [], [], 10)
+        assert one.app_state[gate.IS_GONE]() is (how != "stays")
+
+    with here, client:
+        asyncio.run(notice())
+
+
 def test_a_request_that_ends_before_its_turn_harms_no_other():
     async def app(scope, receive, send):
         scope["done"].append(True)
 
     async def ask():
-        gated, done = gate.InTurn(app, ""), [[], []]
+        gated, done = gate.InTurn(app, "secret"), [[], []]
         first, last = (
-            asyncio.ensure_future(gated({"type": "http", "done": one}, None, None)) for one in done
+            asyncio.ensure_future(
+                gated({"type": "http", "path": "/", "headers": [], "done": one}, None, None)
+            )
+            for one in done
         )
         await asyncio.sleep(0)
         first.cancel()
@@ -198,32 +302,40 @@ def test_a_request_that_ends_before_its_turn_harms_no_other():
     asyncio.run(ask())
 
 
-@pytest.mark.parametrize("is_known", [False, True])
-def test_little_is_read_of_the_bodies_of_strangers_at_a_turn(is_known):
-    """A piece of a body may be many short chunks."""
-    config, shared = connections.config_of(Mock(), Limits()), connections.State()
+@pytest.mark.parametrize("begin", [b"", b"1\r\n,\r\n"])
+def test_bodies_of_strangers_are_read_one_at_a_turn_and_others_do_not_wait_for_them(begin, monkeypatch):
+    """A piece of a body may be many short chunks. Who has the token is read in large pieces, also if a part
+    of its body came with its head; at a server without a token nobody."""
+
+    async def app(scope, receive, send):
+        await gate.disconnected(receive)
+
+    monkeypatch.setattr(connections.Connection, "is_gone", lambda one: False)
+    config, shared = connections.config_of(app, Limits()), connections.State()
     config.load()
     head = b"POST /translate HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-    sent = []
+
+    def sent(state):
+        one, transport = opened(connections.Connection, config, shared)
+        one.data_received(head + begin)
+        one.scope["state"].update(state)
+        return one, transport
 
     async def send():
-        for _ in range(3 * gate.AT_ONCE):
-            transport = Mock(**OPEN)
-            one = connections.Connection(config, shared, {})
-            transport.get_protocol.return_value = one
-            one.connection_made(transport)
-            one.data_received(head)
-            if is_known:
-                one.scope["state"][gate.KNOWN] = True
-                transport.reset_mock()
+        strangers = [sent({}) for _ in range(20)]
+        known = [sent({gate.KNOWN: has_token}) for has_token in (True, False)]
+        read = [transport.resume_reading for _, transport in strangers]
+        for turn in range(1, 6):
+            await asyncio.sleep(0)
+            assert [one.called for one in read].count(True) < turn
+            assert all(transport.resume_reading.called for _, transport in known)
+        assert read[0].called
+        sizes = []
+        for one, transport in (strangers[0], *known):
+            transport.pause_reading.reset_mock()
             one.data_received(b"1\r\n,\r\n")
-            sent.append(transport)
-        assert all(transport.pause_reading.called is not is_known for transport in sent)
-        for turn in range(1, 4):
-            if not is_known:
-                await asyncio.sleep(0)
-                read = [transport.resume_reading.called for transport in sent]
-                assert read.index(False) if False in read else len(read) <= turn * gate.AT_ONCE
+            sizes.append((transport.max_size, transport.pause_reading.called))
+        assert sizes == [(connections.PIECE, True), (connections.LARGE, False), (connections.PIECE, False)]
 
     asyncio.run(send())
 
@@ -232,13 +344,13 @@ def test_a_head_of_many_lines_is_refused_before_it_is_read(service):
     """Each takes time, also of a request that comes early, or after one that was answered before its body
     had arrived."""
     head = b"GET /health HTTP/1.1\r\nHost: a\r\n%s\r\n"
-    most = connections.MOST_LINES - 2
+    most = connections.MOST_LINES - 2  # besides those above
     before = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n"
     with served(service) as port:
         for end in b"a:\r\n", b"a:\n":
             for early in b"", head % b"":
                 with socket.create_connection(("127.0.0.1", port), timeout=10) as one:
-                    one.sendall(early + head % (end * most) + head % (end * 2 * most))
+                    one.sendall(early + head % (end * most) + head % (end * (most + 1)))
                     answer = all_of(one)
                     assert answer.count(b"HTTP/1.1 200") == 1 + bool(early)
                     assert answer.count(b"HTTP/1.1 400") == 1

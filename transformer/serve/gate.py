@@ -141,7 +141,9 @@ def address_of(origin: str) -> str:
 
 DISCARDED = 8  # bodies that are longer than this many allowed ones are not even read to their end
 MOST_DIGITS = 20  # of a length, as h11 reads it
-OPEN = ("/", "/health", "/ready")
+PROBES = ("/health", "/ready")
+"""What is answered at once, whoever asks."""
+OPEN = ("/", *PROBES)
 """What probes and browsers get without a token."""
 UNCOUNTED = (*OPEN, "/metrics")
 """What is answered however many requests there are."""
@@ -152,7 +154,7 @@ STRANGER_SECONDS = 5.0
 
 
 KNOWN = "known"
-"""In the state of the scope of a request: its client has the server's token, if there is one."""
+"""In the state of the scope of a request: its client has the server's token; False: the server has none."""
 
 
 class Disconnected(Exception):
@@ -205,24 +207,40 @@ AT_ONCE = 4
 """Clients without the token that continue at a turn of the loop."""
 EARLY = "early"
 """In the state of the scope of a request that a client has sent before the last one was answered."""
+IS_GONE = "is gone"
+"""In the state of the scope of a request: a function, whether its client is."""
+
+
+def is_probe(scope: Message) -> bool:
+    """Whether a request neither waits nor gives way."""
+    return scope["path"] in PROBES and EARLY not in scope["state"]
 
 
 class Turns:
     """Lets those who wait continue in the order in which they came, a few at each turn of the event loop: a
-    request of a client with the token needs some turns, and none of them may be long."""
+    request of a client with the token needs some turns, and none of them may be long. Who has gone, takes no
+    turn.
 
-    def __init__(self, at_once: int = AT_ONCE) -> None:
+    Args:
+      at_once: how many continue at a turn of the loop.
+    """
+
+    def __init__(self, at_once: int) -> None:
         self._at_once = at_once
-        self._waiting = deque[Callable[[], object]]()
+        self._waiting = deque[tuple[Callable[[], object], Callable[[], bool]]]()
 
-    def add(self, resume: Callable[[], object]) -> None:
-        """Calls a function when it is its turn."""
-        self._waiting.append(resume)
+    def add(self, resume: Callable[[], object], is_gone: Callable[[], bool]) -> None:
+        """Calls `resume` when it is its turn, or `is_gone` by then."""
+        self._waiting.append((resume, is_gone))
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        resumed = [self._waiting.popleft() for _ in range(min(self._at_once, len(self._waiting)))]
+        resumed, count = list[Callable[[], object]](), 0
+        while self._waiting and count < self._at_once:
+            resume, is_gone = self._waiting.popleft()
+            resumed.append(resume)
+            count += not is_gone()
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._next)
         for resume in resumed:
@@ -230,8 +248,9 @@ class Turns:
 
 
 class InTurn:
-    """An ASGI application around another one, which clients reach one after the other unless they have the
-    token; requests that are sent early, which may be very many, one at a turn.
+    """An ASGI application around another one, which clients without the token reach one after the other,
+    except for probes. Requests that are sent early, which may be very many, reach it one at a turn; also at a
+    server without a token, where others do not wait.
 
     Args:
       app: the other one.
@@ -240,16 +259,26 @@ class InTurn:
 
     def __init__(self, app: App, token: str) -> None:
         self.app, self.token = app, token.encode()
-        self.turns, self.early = Turns(), Turns(1)
+        self.turns, self.early = Turns(AT_ONCE), Turns(1)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Passes a request on."""
-        if scope["type"] != "lifespan" and not (self.token and is_token(self.token, bearer(scope))):
-            turn = asyncio.get_running_loop().create_future()
-            turns = self.early if EARLY in scope.get("state", ()) else self.turns
-            turns.add(turn.cancel)  # which wakes who waits, also if it has gone meanwhile
+        """Passes a request on, unless its client has gone while it waited."""
+        state = scope.setdefault("state", {})
+        if scope["type"] != "lifespan" and (turns := self._turns_of(scope)):
+            turn, is_gone = asyncio.get_running_loop().create_future(), state.get(IS_GONE, bool)
+            turns.add(turn.cancel, is_gone)  # which wakes who waits, also if its task has ended meanwhile
             await asyncio.wait({turn})
+            if is_gone():
+                await disconnected(receive)
+                return
         await self.app(scope, receive, send)
+
+    def _turns_of(self, scope: Message) -> Turns | None:
+        if self.token and is_token(self.token, bearer(scope)):
+            return None
+        if EARLY in scope["state"]:
+            return self.early
+        return self.turns if self.token and not is_probe(scope) else None
 
 
 class Gate:
@@ -335,7 +364,7 @@ class Gate:
             key = await asyncio.to_thread(self.key_of, path, body, content) or ""
             if not is_token(self.token, key.encode("utf-8", "replace")):
                 raise unknown()
-        scope.setdefault("state", {})[KNOWN] = True
+        scope.setdefault("state", {})[KNOWN] = bool(self.token)
         if path in UNCOUNTED:
             await self.app(scope, receive, answer)
             return
@@ -408,7 +437,7 @@ class Gate:
 
 async def disconnected(receive: Receive) -> None:
     """Returns when the client is gone."""
-    while (await receive())["type"] != "http.disconnect":
+    while (await receive())["type"] not in ("http.disconnect", "websocket.disconnect"):
         pass
 
 

@@ -11,6 +11,7 @@ import math
 import os
 import re
 import resource
+import select
 import signal
 import socket
 import threading
@@ -34,7 +35,7 @@ from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.machine import release_memory
 from transformer.serve.app import server_app
-from transformer.serve.gate import EARLY, KNOWN, UNCOUNTED, Origins, Turns, hosts_of
+from transformer.serve.gate import EARLY, IS_GONE, KNOWN, UNCOUNTED, Origins, Turns, hosts_of, is_probe
 from transformer.serve.listening import LONGEST_MESSAGE
 from transformer.serve.metrics import Metrics, Readiness
 from transformer.serve.refusals import (
@@ -64,9 +65,9 @@ HELD, HOLDING = 64 * 1024, 1.0
 seconds, and then is read on, since only who is read is noticed to leave: that answer is its last."""
 OTHER_FILES = 128
 """Files that a server has open besides its connections."""
-PIECE = 4 * 1024
+PIECE, LARGE = 4 * 1024, 256 * 1024
 """Bytes that are read of a connection before others have their turn: a body may be many short chunks, each of
-which takes time."""
+which takes time. The second of a client with the token, which may wait for pieces of others."""
 ACCEPTED = 32
 """Connections that are accepted before others have their turn, and before any gives way to them: each has an
 open file."""
@@ -82,6 +83,8 @@ BLANK, MOST_LINES = re.compile(rb"\n\r?\n"), 128
 """The end of the head of a request, and how many lines it may have before."""
 FRAGMENTS = 1024
 """Of a message over a WebSocket. They are stored until it is whole, also empty ones, and joined at once."""
+LEFT = getattr(select, "POLLRDHUP", 0)
+"""What the system tells of a client that has left, besides errors."""
 READING = 30.0
 """Seconds in which a client must read some of what is sent."""
 
@@ -112,8 +115,10 @@ class Read(asyncio.Protocol):
     @property
     def can_give_way(self) -> bool:
         """Whether it may be closed when another one needs the room: it waits for the client, or for nothing
-        that a client with the token asked for."""
-        return self._reading is not None or not self.is_known
+        that a client with the token or a probe asked for."""
+        if self._reading is not None:
+            return True
+        return not self.is_known and (self.is_idle or not self.scope or not is_probe(self.scope))
 
     def give_way(self) -> None:
         """Closes it, which takes another turn of the loop. Its room is free at once."""
@@ -125,11 +130,27 @@ class Read(asyncio.Protocol):
         """Whether it is not read, since what has arrived waits for the application."""
         raise NotImplementedError
 
+    def is_gone(self) -> bool:
+        """Whether the connection is closed, which it is if its client has left, also while it is not read."""
+        if not self.transport.is_closing():
+            state = select.poll()
+            state.register(self.transport.get_extra_info("socket"), LEFT)
+            if state.poll(0):
+                self.transport.abort()
+        return self.transport.is_closing()
+
     def read_in_turn(self) -> None:
-        """Lets others have their turn before more is read of a client that has not shown the token."""
+        """Lets others have their turn before more is read of a client that has not shown the token, as far as
+        is known when its request has begun."""
         if not (self.transport.is_closing() or self.is_known):
             self.transport.pause_reading()
-            self.turns.add(self._read_again)
+            self.loop.call_soon(self._wait_for_turn)
+
+    def _wait_for_turn(self) -> None:
+        if self.is_known:
+            self._read_again()
+        else:
+            self.turns.add(self._read_again, self.is_gone)
 
     def _read_again(self) -> None:
         if not (self.is_paused or self.transport.is_closing()):
@@ -306,7 +327,7 @@ class Heads(h11.Connection):
         if self.their_state is h11.IDLE:
             arrived = self.trailing_data[0]
             blank = BLANK.search(arrived)
-            if arrived.count(b"\n", 0, blank.start() if blank else len(arrived)) > MOST_LINES:
+            if arrived.count(b"\n", 0, blank.start() + 1 if blank else len(arrived)) > MOST_LINES:
                 raise h11.RemoteProtocolError("too many lines")
         return super().next_event()
 
@@ -331,6 +352,7 @@ class Connection(Read, H11Protocol):
         if len(self.connections) >= self._most:
             self._make_room()
         transport.max_size = PIECE  # type: ignore[attr-defined]
+        self.app_state = {**self.app_state, IS_GONE: self.is_gone}
         super().connection_made(cast(asyncio.Transport, transport))
         self._wait_for_head()
 
@@ -347,6 +369,8 @@ class Connection(Read, H11Protocol):
         if is_upgraded or not self.is_idle:
             self._stop_waiting()
         if not is_upgraded and self.cycle is not None and self.cycle.more_body:
+            has_token = self.is_known and self.scope["state"][KNOWN]
+            self.transport.max_size = LARGE if has_token else PIECE  # type: ignore[attr-defined]
             self.read_in_turn()
 
     def handle_events(self) -> None:
@@ -477,7 +501,7 @@ class State(ServerState):
 
     def __init__(self) -> None:
         super().__init__()
-        self.turns = Turns()
+        self.turns = Turns(1)
         """Of clients that have not shown the token, to send more."""
 
 
