@@ -147,7 +147,7 @@ def _of_columns(line: str, annotation: Annotation) -> Line:
 
 
 def _of_object(line: str, annotation: Annotation) -> Line:
-    record = parse_object(line, named_once=True)
+    record = parse_object(line)
     name, several = record.get("picture"), record.get("caption" if annotation == "captions" else annotation)
     if not isinstance(name, str):
         raise ValueError('"picture" must be a file name')

@@ -287,7 +287,7 @@ def _objects(path: Path) -> Rows:
         if not line.strip():
             continue
         try:
-            row = parse_object(line, named_once=True)
+            row = parse_object(line)
         except (ValueError, RecursionError) as error:
             bad_line(path, number, "each line must be a JSON object", f" ({error})")
         else:
