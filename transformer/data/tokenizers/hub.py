@@ -267,7 +267,7 @@ EVERY_BYTE = "".join(chr(code) for block in _BLOCKS for code in block)
 @functools.lru_cache(maxsize=1)  # source and target have the same one
 def _read(model: str) -> Any:
     try:
-        described = parse_object(model, named_once=True)
+        described = parse_object(model)
         _check_depth(described)
     except ValueError as error:
         raise UserError(f"not a tokenizer.json: {error}") from None
