@@ -412,11 +412,11 @@ def _check_blank(tokenizer: Any) -> None:
     """Raises UserError for an added token that is found between all characters, or at each of a run of spaces
     and takes all of them: time and memory would grow as the square of the run."""
     for token in tokenizer.get_added_tokens_decoder().values():
-        found = token.content
+        text = token.content
         if token.normalized and tokenizer.normalizer:
-            found = _guarded(tokenizer.normalizer.normalize_str, found)
-        fault = "" if found else "normalized to nothing: set normalized to false, or leave it out"
-        if found.isspace() and (token.lstrip or token.rstrip):
+            text = _guarded(tokenizer.normalizer.normalize_str, text)
+        fault = "" if text else "normalized to nothing: set normalized to false, or leave it out"
+        if text.isspace() and (token.lstrip or token.rstrip):
             fault = "blank and takes the spaces beside it: set lstrip and rstrip to false"
         if fault:
             raise UserError(f"not a tokenizer.json: the added token {brief_json(token.content)} is {fault}")
@@ -439,7 +439,7 @@ def _nodes(pieces: Iterable[str]) -> int:
 
 def _same(one: bytes, other: bytes) -> int:
     """With how many of the same bytes two texts begin."""
-    unlike = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    unlike = (index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(unlike, min(len(one), len(other)))
 
 
