@@ -326,6 +326,23 @@ def test_devices_in_place_of_files(decoder: Path, tmp_path: Path, name: str, to:
         Translator.load(run_dir)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.json", '"system": "transformer"'),
+        ("source.model", '"kind": "words"'),
+        ("checkpoints/1/manifest.json", '"": ""'),
+    ],
+)
+def test_a_name_that_a_file_of_a_run_has_twice(decoder: Path, tmp_path: Path, name: str, text: str) -> None:
+    run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
+    content = (run_dir / name).read_text()
+    assert content.startswith("{")
+    (run_dir / name).write_text(f"{{{text}, {text}, {content[1:]}")
+    with pytest.raises(UserError, match=f"{name}.*: it is given twice"):
+        Translator.load(run_dir)
+
+
 def test_a_log_that_is_too_large_is_not_lost(config: Config, run_dir: Path) -> None:
     with open(run_dir / "metrics.jsonl", "ab") as file:
         file.truncate(2**40)

@@ -391,12 +391,74 @@ def test_bytes_of_what_is_written_for_each_character(name: str) -> None:
         return HubTokenizer(marked, len(vocabulary), SpecialIds())
 
     for mark, bytes_of_mark in ("##", 2), ("\U0001f600" * 24, 96):
-        most = 10 * (1 + bytes_of_mark)
-        assert most - bytes_of_mark <= len(read(mark).encode("x" * 10)) <= most
-    with pytest.raises(UserError, match="makes a text up to 101 times as long"):
+        for letter, size in ("x", 1), ("\U0001f601", 4):
+            most = 10 * (size + bytes_of_mark)
+            assert most - bytes_of_mark <= len(read(mark).encode(letter * 10)) <= most
+    with pytest.raises(UserError, match="makes a text up to 104 times as long"):
         read("\U0001f600" * 25)
-    with pytest.raises(UserError, match="makes a text up to 120 times as long"):
+    with pytest.raises(UserError, match="makes a text up to 192 times as long"):
         read("</w>", normalizer={"type": "Replace", "pattern": {"Regex": "."}, "content": "x" * 23})
+
+
+@pytest.mark.parametrize("kind", ["BPE", "Unigram"])
+def test_bytes_of_characters_that_a_vocabulary_lacks(kind: str) -> None:
+    """With byte_fallback each is an id, four of a character."""
+    words = ["<pad>", "<s>", "</s>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    model: dict[str, Any] = {"type": kind, "byte_fallback": True}
+    if kind == "BPE":
+        model |= {"vocab": {word: i for i, word in enumerate(words)}, "merges": [], "unk_token": "<unk>"}
+    else:
+        model |= {"vocab": [[word, -1.0] for word in words], "unk_id": 3}
+
+    def read(content_of_a: str) -> HubTokenizer:
+        parts = {"model": model, "normalizer": replaced("a", content_of_a)}
+        return HubTokenizer(content(**parts), len(words), SpecialIds())
+
+    assert len(read("\U0001f600" * 25).encode("a" * 10)) == 1000
+    with pytest.raises(UserError, match="makes a text up to 104 times as long"):
+        read("\U0001f600" * 26)
+
+
+def added(text: str, **flags: bool) -> dict[str, Any]:
+    """An added token, of id 6."""
+    names = "single_word", "lstrip", "rstrip", "normalized", "special"
+    return dict.fromkeys(names, False) | {"id": 6, "content": text} | flags
+
+
+@pytest.mark.parametrize("flag", ["lstrip", "rstrip"])
+@pytest.mark.parametrize("text", [" ", "  ", "\t\n", "\u3000", "z"])
+def test_added_tokens_that_take_all_of_a_run_of_spaces_at_each_of_them(text: str, flag: str) -> None:
+    """Also after the normalizer."""
+    normalizer = replaced("z", " ")
+
+    def read(**flags: bool) -> HubTokenizer:
+        parts = {"normalizer": normalizer, "added_tokens": [added(text, **flags)]}
+        return HubTokenizer(content(**parts), 7, SpecialIds())
+
+    with pytest.raises(UserError, match=r"the added token .* is blank .*: set lstrip and rstrip to false"):
+        read(**{flag: True}, normalized=True)
+    if text == "z":
+        assert read(**{flag: True}).encode("z " if flag == "rstrip" else " z") == [6]
+    else:
+        assert set(read(normalized=True).encode(text * 3)) == {6}
+
+
+@pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word", "special"])
+def test_added_tokens_of_which_the_normalizer_leaves_nothing(flag: str) -> None:
+    """They would be found between all characters."""
+    for normalizer in replaced("z", ""), {"type": "Strip", "strip_left": True, "strip_right": True}:
+        token = added("z" if normalizer["type"] == "Replace" else " ", **{flag: True}, normalized=True)
+        with pytest.raises(UserError, match="the added token .* is normalized to nothing"):
+            HubTokenizer(content(normalizer=normalizer, added_tokens=[token]), 7, SpecialIds())
+
+
+@pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word"])
+def test_an_added_token_that_takes_spaces_beside_it(flag: str) -> None:
+    """As <mask> of mBART; a run of spaces belongs to one."""
+    read = HubTokenizer(content(added_tokens=[added("<mask>", **{flag: True})]), 7, SpecialIds())
+    ids = read.encode("a" + " " * 999 + "<mask>" + " " * 999 + "a")
+    assert len(ids) == 3
+    assert ids[1] == 6
 
 
 @pytest.mark.parametrize("is_normalized", [False, True])
@@ -454,7 +516,7 @@ def test_a_panic_of_any_call_is_one_message(monkeypatch: pytest.MonkeyPatch) -> 
     for more in ([], [added | {"id": 5, "content": "b"}]):
         with pytest.raises(UserError, match=message):
             tokenizer(decoder=strip, added_tokens=more).decode([4, 4])
-    panicking = Mock(encode=Mock(side_effect=BaseException("panic")))
+    panicking = Mock(encode=Mock(side_effect=BaseException("panic")), get_added_tokens_decoder=dict)
     monkeypatch.setattr(library("tokenizers"), "Tokenizer", Mock(from_str=lambda model: panicking))
     with pytest.raises(UserError, match=message):
         HubTokenizer.around(content(post_processor=template(7)))
@@ -494,6 +556,25 @@ def test_pieces_of_unigram_that_are_looked_up_without_end() -> None:
         else:
             with pytest.raises(UserError, match="a piece of model.vocab has over 200 characters"):
                 tokenizer(model=model)
+
+
+def test_pieces_of_unigram_whose_trie_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a node for each byte with which pieces begin in another way."""
+    rng = random.Random(0)
+    same = ["a" * length for length in range(1, 201)]
+    unlike = ["".join(chr(rng.randrange(0x20000, 0x2A000)) for _ in range(9)) for _ in range(20)]
+    assert hub._nodes(same) == sum(range(1, 201))  # few: at most so many
+    monkeypatch.setattr(hub, "MOST_NODES", 600)
+    assert hub._nodes(same) == 200
+    assert hub._nodes([*same, "aab", "é", "è", "é"]) == 200 + 1 + 3
+    for pieces, number in (same, 200), (unlike, 20):
+        model = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], *([x, -1.0] for x in pieces)]}
+        if pieces is same:
+            read = HubTokenizer(content(model=model), 1 + number, SpecialIds())
+            assert read.encode("a" * 200) == [number]
+        else:
+            with pytest.raises(UserError, match="a trie of model.vocab has over 600 nodes"):
+                HubTokenizer(content(model=model), 1 + number, SpecialIds())
 
 
 @pytest.mark.parametrize("size", [4, 2**32 - 1])
@@ -561,26 +642,50 @@ def test_what_sentencepiece_writes_for_what_is_unknown() -> None:
         opened(described.SerializeToString())
 
 
-@pytest.mark.parametrize("rule", ["normalization_rule_tsv", "denormalization_rule_tsv"])
-@pytest.mark.parametrize("longest", [18, 1000])
-def test_maps_of_sentencepiece(longest: int, rule: str, tmp_path: Path) -> None:
-    """As its own trainer makes them, for what is read and for what is written."""
-    rules = tmp_path / "rules.tsv"
-    rules.write_text(f"61\t{' '.join(['62'] * longest)}\n")
+def with_rule(path: Path, rule: str, written: str, text: str = "red cat", **options: Any) -> bytes:
+    """A model of SentencePiece, as its own trainer makes it of a text, that writes another for each "a"."""
+    rules = path / "rules.tsv"
+    rules.write_text(f"61\t{' '.join(f'{ord(character):X}' for character in written)}\n")
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.Train(
-        sentence_iterator=iter(["red cat"] * 9),
+        sentence_iterator=iter([text] * 9),
         model_writer=model,
         model_type="char",
-        vocab_size=20,
         hard_vocab_limit=False,
         minloglevel=2,
         **{rule: str(rules)},
+        **options,
     )
+    return model.getvalue()
+
+
+@pytest.mark.parametrize("rule", ["normalization_rule_tsv", "denormalization_rule_tsv"])
+@pytest.mark.parametrize("longest", [18, 1000])
+def test_maps_of_sentencepiece(longest: int, rule: str, tmp_path: Path) -> None:
+    """For what is read and for what is written."""
+    model = with_rule(tmp_path, rule, "b" * longest, vocab_size=20)
     if longest < 100:
-        processor, _ = opened(model.getvalue())
+        processor, _ = opened(model)
         written = processor.Decode(processor.Encode("a")) if rule[0] == "d" else processor.Normalize("a")
         assert written.endswith("b" * longest)
         return
     with pytest.raises(UserError, match="makes a text up to 1,000 times as long"):
-        opened(model.getvalue())
+        opened(model)
+
+
+@pytest.mark.parametrize("longest", [25, 26])
+def test_maps_of_sentencepiece_with_byte_fallback(longest: int, tmp_path: Path) -> None:
+    """Each byte of what is read is an id, and none of what is written."""
+    options: dict[str, Any] = {
+        "text": "red",
+        "vocab_size": 300,
+        "byte_fallback": True,
+        "add_dummy_prefix": False,
+    }
+    opened(with_rule(tmp_path, "denormalization_rule_tsv", "\U0001f600" * longest, **options))
+    model = with_rule(tmp_path, "normalization_rule_tsv", "\U0001f600" * longest, **options)
+    if longest == 25:
+        assert len(opened(model)[0].Encode("aa")) == 200
+        return
+    with pytest.raises(UserError, match="makes a text up to 104 times as long"):
+        opened(model)

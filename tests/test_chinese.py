@@ -52,6 +52,17 @@ def test_any_text_is_restored_and_saved(tmp_path):
 
 
 @with_jieba
+def test_long_texts_without_signs_are_segmented_in_parts(monkeypatch):
+    """In a single part, time may grow as the square of the text."""
+    segmenter = chinese._segmenter()
+    texts = list[str]()
+    monkeypatch.setattr(segmenter, "lcut", lambda text: texts.append(text) or [text])
+    text = "北" * 2_500 + "。" + "京" * 1_000
+    assert "".join(chinese.JiebaTokenizer.pieces_of(text)) == text
+    assert [len(part) for part in texts] == [1_000, 1_000, 500, 1_000]
+
+
+@with_jieba
 def test_no_cache_is_read_or_written(tmp_path, monkeypatch):
     """A file in the folder of temporary files may be a stranger's."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

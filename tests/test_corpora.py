@@ -444,6 +444,26 @@ def test_a_short_file_that_repeats_a_long_text(tmp_path):
     assert pa.total_allocated_bytes() - before < 2**26
 
 
+def test_a_short_file_of_many_columns(tmp_path):
+    """What they unpack to is in memory together. Of those of a language, the first one is read."""
+    path, text = tmp_path / "a.parquet", ["a" * 2**20] * 16
+    pyarrow.parquet.write_table(pa.table({f"en-{index}": text for index in range(50)}), path)
+    for columns, read, most in (["en"], 1, 2**26), (None, 50, 2**29):
+        before = pa.total_allocated_bytes()
+        rows = exchange.parquet_rows(path, columns)
+        assert sum(value is not None for value in next(rows)[1].values()) == read
+        assert pa.total_allocated_bytes() - before < most
+    pyarrow.parquet.write_table(pa.table({f"en-{index}": text[:1] for index in range(300)}), path)
+    with pytest.raises(
+        UserError, match="column en-25.: a page unpacks to 1,048,... bytes, with those of oth"
+    ):
+        next(exchange.parquet_rows(path, None))
+    lists = nulls(2**23 + 1).cast(pa.list_(pa.string()))
+    pyarrow.parquet.write_table(pa.table({"a": lists, "b": lists}), path)
+    with pytest.raises(UserError, match="column b: the lists of a group of rows have more than 16,777,216"):
+        next(exchange.parquet_rows(path, None))
+
+
 def nulls(number):
     """A list of as many nulls, which takes no memory."""
     return pa.ListArray.from_arrays(pa.array([0, number], pa.int32()), pa.nulls(number))
@@ -483,6 +503,11 @@ SHORT_FILES = {
             pa.DictionaryArray.from_arrays(pa.array([0] * 2**20, pa.int32()), pa.array(["a" * 2**16])),
         ),
         "row 1: longer than 64 MiB",
+    ),
+    "a list of long values": (
+        "parquet",
+        pa.ListArray.from_arrays(pa.array([0, 300], pa.int32()), pa.nulls(300, pa.binary(2**20))),
+        "column source: lists of values of 1,048,576 bytes, of which a group of rows may have 256",
     ),
     "a long value": ("parquet", pa.nulls(1, pa.binary(2**27)), "column source: values of 134,217,728 bytes"),
 }
@@ -645,6 +670,16 @@ def test_rows_of_parquet_that_cannot_be_read(tmp_path, shard_pairs):
             corpus = open_corpus(dataclasses.replace(data, drop_bad=True))
         assert [tuple(record[:2]) for record in corpus.splits["train"]] == [("one", "eins")]
         assert len(left_out) == 2
+
+
+def test_a_long_run_of_spaces_in_a_segment(tmp_path):
+    """It is read once."""
+    seg = f"<seg>\n a{' ' * 300_000}b \r\n \n c\n</seg>"
+    tmx = f"<tmx><tu><tuv xml:lang='de'>{seg}</tuv><tuv xml:lang='en'>{seg}</tuv></tu></tmx>"
+    (tmp_path / "a.tmx").write_text(tmx)
+    data = DataConfig(source_language="en", target_language="de")
+    (record,) = read_table(tmp_path / "a.tmx", data)
+    assert record.source == record.target == f"a{' ' * 300_000}b c"
 
 
 def test_a_table_is_not_read_as_lines():

@@ -264,6 +264,18 @@ def test_a_text_is_no_list_of_recordings(tmp_path):
         listed_columns("a b.wav\tred", path, 1)
 
 
+@pytest.mark.parametrize("value", ["[]", "{}", "1"])
+def test_a_row_has_no_millions_of_values(tmp_path, value):
+    """Each of a few bytes would take 60."""
+    line = f'{{"source": "red", "target": "rot", "x": [{",".join([value] * 2**22)}]}}'
+    (tmp_path / "x.jsonl").write_text(f"{line}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"line 1: each line must be a JSON object \(more than 4,194,304 val"):
+        list(read_table(tmp_path / "x.jsonl", DataConfig()))
+    arguments = SimpleNamespace(jsonl=True, tsv=False, target_length=0)
+    with pytest.raises(UserError, match=r"JSON object on each line \(more than 4,194,304 values"):
+        request_of(7, line, arguments, DataConfig())
+
+
 def test_a_name_is_given_once_in_a_row(tmp_path):
     """JSON keeps the last value: one of both would be lost without a word."""
     line = '{"source": "red", "target": "rot", "source": "blue"}'

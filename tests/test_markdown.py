@@ -214,6 +214,27 @@ def test_what_changes_can_be_written(text):
     assert html(in_capitals(text)).lower() == html(text).lower()
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Add $HOME/bin to `$PATH` now.\n", "ADD $HOME/BIN TO `$PATH` NOW.\n"),
+        ("Set $HOME to [dog](http://a.b/$x) now.\n", "SET $HOME TO [DOG](http://a.b/$x) NOW.\n"),
+        ("The $PATH has <a href='$x'>dog</a> it\n", "THE $PATH HAS <a href='$x'>DOG</a> IT\n"),
+        ("At $5, see http://a.b/$x dog\n", "AT $5, SEE http://a.b/$x DOG\n"),
+        ("At [a $5](x) or US$ dog\n", "AT [A $5](x) OR US$ DOG\n"),
+        ("It $$is `a$$` dog\n", "IT $$IS `a$$` DOG\n"),
+        ("So $a_1 * b$ and $c<d$ and $`a`$ is *it*\n", "SO $a_1 * b$ AND $c<d$ AND $`a`$ IS *IT*\n"),
+        ("So $\\text{``q''}$ dog\n", "SO $\\text{``q''}$ DOG\n"),
+    ],
+)
+def test_no_formula_ends_in_code_a_link_or_a_tag(text, expected):
+    assert in_capitals(text) == expected
+
+
+def test_a_title_of_the_parser_is_not_called_unread():
+    assert read_markdown("!!! note\n\n    A dog.\n").unread == ()
+
+
 @pytest.mark.parametrize("line_break", random_markdown.BREAKS)
 @pytest.mark.parametrize("sign", random_markdown.ESCAPED)
 def test_a_sign_before_a_line_break_begins_no_block(sign, line_break):

@@ -112,7 +112,7 @@ def test_a_name_that_is_given_twice_is_found_at_once() -> None:
     """However many names are before it."""
     names = ",".join(f'"{number}": 0' for number in range(100_000))
     with pytest.raises(ValueError, match="^99999: it is given twice"):
-        parse_json(f'{{{names},"99999":0}}', named_once=True)
+        parse_json(f'{{{names},"99999":0}}')
 
 
 def test_numbers_beyond_what_json_readers_take(tmp_path: Path) -> None:

@@ -246,6 +246,11 @@ def test_stored_positions_that_are_no_sinusoids_are_refused(tmp_path):
 
 
 SHARED = "shared.weight"
+TWO_OF_A_NAME = (
+    b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},'
+    b'"a":{"dtype":"I32","shape":[2],"data_offsets":[0,8]}}'
+)
+
 MISTAKES = {
     "no such file": lambda f: (f / "config.json").unlink(),
     "known are marian, bart, mbart, pegasus, m2m_100, t5, mt5, torch.nn.Transformer, whisper": lambda f: edit(
@@ -266,6 +271,9 @@ MISTAKES = {
     "not a tokenizer.json that": lambda f: (f / "tokenizer.json").write_text("{}"),
     "model.safetensors: no such file; the folder": lambda f: (f / "model.safetensors").unlink(),
     "model.safetensors cannot be read": lambda f: (f / "model.safetensors").write_bytes(b"nothing"),
+    "model.safetensors cannot be read: a: it is given twice": lambda f: (f / "model.safetensors").write_bytes(
+        len(TWO_OF_A_NAME).to_bytes(8, "little") + TWO_OF_A_NAME + bytes(8)
+    ),
     "there is no tensor shared.weight": lambda f: without(f / "model.safetensors", SHARED),
     "shared.weight has shape": lambda f: reshaped(f / "model.safetensors", SHARED),
     'config.json: d_model is "x", not a whole number': lambda f: edit(f / "config.json", d_model="x"),

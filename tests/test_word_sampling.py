@@ -1,6 +1,7 @@
 """Words sampled many at once follow the distributions that enumeration gives, whatever the text."""
 
 import io
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -216,6 +217,21 @@ def test_a_strength_that_makes_no_sense(tokenizers: dict[str, Tokenizer]) -> Non
         assert subwords
         with pytest.raises(UserError, match=r"--data\.subword-sampling"):
             WordSampler(subwords, 2, strength)
+
+
+def test_memory_grows_as_the_pieces() -> None:
+    """Not as the square of their lengths."""
+    letters = [chr(0x4E00 + number) for number in range(20)]
+    pieces = [*letters, *(letter * 2_000 for letter in letters)]
+    subwords = Subwords("unigram", {piece: index for index, piece in enumerate(pieces)}, [-1.0] * len(pieces))
+    tracemalloc.start()
+    sample = UnigramSampler(subwords, 1.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000 * sum(map(len, pieces))
+    words = Sequences.of([[0] * 1_999, [0] * 2_001, [3] * 2_000], Field())
+    found = sample(words, np.array([0, 1, 2]), np.random.default_rng(0))
+    assert [len(ids) + 1_999 * sum(index >= 20 for index in ids) for ids in found] == [1_999, 2_001, 2_000]
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])

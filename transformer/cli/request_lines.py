@@ -16,7 +16,7 @@ from transformer.data.sources.context import History
 from transformer.data.sources.text_files import one_line
 from transformer.decoding.steering.terms import SIZES
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, brief, brief_json, parse_object, prefixed_errors
+from transformer.runtime.files import Json, brief, brief_json, parse_row, prefixed_errors
 from transformer.runtime.text import has_text, without_formatting
 from transformer.tasks.texts.glossary import Glossary
 from transformer.tasks.texts.languages import SIDES
@@ -91,7 +91,7 @@ def lines_in_context(
 def _with_source(line: str, source: str, arguments: DecodeArguments) -> str:
     """A line with another source, unless it has its own context."""
     if arguments.jsonl:
-        fields = parse_object(line, named_once=True) if line.strip() else {}
+        fields = parse_row(line) if line.strip() else {}
         has_context = fields.get(CONTEXT) is not None
         return line if has_context else json.dumps({**fields, "source": source}, ensure_ascii=False)
     if arguments.tsv:
@@ -140,7 +140,7 @@ def _of_object(
     if not line.strip():
         return TranslationRequest(""), None
     try:
-        fields = parse_object(line, named_once=True)
+        fields = parse_row(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"--jsonl reads a JSON object on each line ({error})") from None
     options = [name for name in COLUMNS if name not in names]

@@ -2,7 +2,6 @@
 YAML or TOML."""
 
 import dataclasses
-import functools
 import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping
@@ -38,7 +37,7 @@ def read_options(path: str) -> Json:
       UserError: it cannot be read; its name does not say its format.
     """
     parsers: dict[str, Callable[[str], Json]] = {
-        ".json": functools.partial(parse_object, named_once=True),
+        ".json": parse_object,
         ".toml": tomllib.loads,
         ".yaml": _parse_yaml,
         ".yml": _parse_yaml,

@@ -441,6 +441,8 @@ class _Reader:
             last = len(content.text.rstrip(_WHITE)) if after else len(content.text)
             content = content.part(first, last, 0, True)
         spans = self._spans(token.content, starts, block, column)
+        if block == "admonition_title" and '"' not in self.source.normal[starts[0] :].partition("\n")[0]:
+            return  # the parser's own title, which is not in the document
         if spans is None or any(mark.depth > LEVELS for mark in content.marks):
             self._not_read(token)
             return

@@ -37,6 +37,9 @@ _COPIED = re.compile(
     r"|\$\$[^$]+\$\$|\$(?![\s$])(?:[^$\\]|\\.)*(?<!\s)\$(?!\d)",
     re.DOTALL,
 )
+_COPIED_TOO = re.compile(r"(?P<ticks>`+)|(?P<link>\]\()|<(?=[a-zA-Z/!?])|(?<!\w)[a-zA-Z]\w*+://")
+"""How code, the address of a link, a tag and an address begin."""
+_TO_ITS_END = re.compile(r"<[^<>]*+>|\w++://[^\s<>]*+")
 _TAB = re.compile(r'===[!+]{0,2} +"')
 _TEMPLATE_LINES = 100
 
@@ -167,10 +170,28 @@ def _tab(state: Any, start: int, end: int, silent: bool) -> bool:
     return True
 
 
+def _cuts(text: str, start: int, end: int) -> bool:
+    """Whether code, a link, a tag or an address begins between two signs of money and ends behind them: so
+    they are no formula."""
+    position = start
+    while match := _COPIED_TOO.search(text, position, end):
+        position = match.end()
+        if match["link"]:
+            return True
+        if ticks := match["ticks"]:
+            closing = re.compile(f"(?<!`){ticks}(?!`)").search(text, position)
+            position = closing.end() if closing else position
+        elif whole := _TO_ITS_END.match(text, match.start()):
+            position = whole.end()
+        if position > end:
+            return True
+    return False
+
+
 def _template(state: Any, silent: bool) -> bool:
     """A part of a template, attributes, the name of an emoji, or a formula."""
     match = _COPIED.match(state.src, state.pos) if state.src[state.pos] in "{:$" else None
-    if not match:
+    if not match or (match[0][0] == "$" and _cuts(state.src, *match.span())):
         return False
     if not silent:
         state.push(OPAQUE, "", 0)

@@ -29,7 +29,7 @@ from transformer.runtime.machine import LARGE, release_memory
 
 
 LARGEST_HEADER = 64 * MiB  # largest file without arrays
-_KEY = re.compile(r"(?P<array>.*?)/?(?P<part>\.zarray|\d+(\.\d+)*)")
+_PART = re.compile(r"\.zarray|\d+(\.\d+)*")
 _FRAME = b"\x28\xb5\x2f\xfd"  # magic number of a zstd frame
 _BLOCK = 128 * 1024  # largest decompressed block (RFC 8878, section 3.1.1.2.4)
 _SMALLEST = 1024  # smallest expected block, except for the last one of an array
@@ -91,20 +91,21 @@ def _array_sizes(folder: Path) -> Iterator[int]:
     spec = {"driver": "ocdbt", "base": folder.absolute().as_uri() + "/"}
     database = tensorstore.KvStore.open(spec).result()
     for key in database.list().result():
-        if not (match := _KEY.fullmatch(key.decode(errors="replace"))):
+        array, _, part = key.decode(errors="replace").rpartition("/")
+        if not _PART.fullmatch(part):
             raise ValueError(f"{key!r} is not part of an array")
-        if match["part"] != ".zarray":
+        if part != ".zarray":
             continue
         metadata = parse_object(database.read(key).result().value.decode())
         shape = metadata["shape"]
         chunks = metadata["chunks"]
         width = jnp.dtype(metadata["dtype"]).itemsize
         if not all(type(size) is int and size >= 0 for size in [*shape, *chunks]) or width > _WIDEST:
-            raise ValueError(f"{match['array']} has no sensible shape or type")
+            raise ValueError(f"{array} has no sensible shape or type")
         if len(shape) != len(chunks) or any(map(lambda c, s: c > max(s, 1), chunks, shape)):
-            raise ValueError(f"{match['array']} has chunks of {chunks} and a shape of {shape}")
+            raise ValueError(f"{array} has chunks of {chunks} and a shape of {shape}")
         if (metadata.get("compressor") or {}).get("id") not in (None, "zstd") or metadata.get("filters"):
-            raise ValueError(f"{match['array']} has an unsupported compressor or filter")
+            raise ValueError(f"{array} has an unsupported compressor or filter")
         size = width
         for length in shape:
             size *= length

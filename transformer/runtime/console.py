@@ -307,7 +307,7 @@ def _divided(value: str, width: int) -> str:
     lines = list[str]()
     for line in wrapped(value, width).split("\n"):
         lines.append("")
-        for part in re.findall(r"[^|/]*[|/]|[^|/]+", line):
+        for part in re.findall(r"[^|/]+[|/]?|[|/]", line):
             if len(lines[-1]) + len(part) > width:
                 lines.append("")
             lines[-1] += part
@@ -317,7 +317,7 @@ def _divided(value: str, width: int) -> str:
 # How wide a terminal is, and the one rule by which lines are wrapped.
 
 # a command is one word, so that it can be copied
-_WORDS = re.compile(r"(\s*)((?<=e with: )\S.*|\S+)")
+_WORDS = re.compile(r"(?<!\s)(\s*)((?<=e with: )\S.*|\S+)")
 
 
 def terminal_width() -> int:

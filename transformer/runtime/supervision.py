@@ -126,7 +126,7 @@ def lost_processes(log: str) -> list[int] | None:
         return [] if _ERROR.search(log) and _CONNECTION.search(log) else None
     named = {int(index) for index in _SILENT.findall(log)}
     for tasks in _UNHEALTHY.findall(log):
-        named |= {int(index) for index in re.findall(r"(\d+)$", tasks, re.MULTILINE)}
+        named |= {int(index) for index in re.findall(r"(?<!\d)\d+$", tasks, re.MULTILINE)}
     if named:
         return sorted(named)
     if early := _EARLY.search(log):  # an error ended one process, which waited for the others

@@ -2,7 +2,9 @@
 (XML). They are read a part at a time."""
 
 import contextlib
+import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -11,7 +13,7 @@ from xml.parsers import expat
 import numpy as np
 
 from transformer.config.corpus import text_suffix
-from transformer.data.sources.packed_sizes import SMALL_PAGE, check_messages, check_pages
+from transformer.data.sources.packed_sizes import LARGEST, check_messages, check_pages
 from transformer.data.sources.text_files import CONVERT, LONGEST_LINE, NOT_UTF8, bad_line, plain
 from transformer.runtime.errors import UserError, first_line
 from transformer.runtime.files import MiB, open_regular, prefixed_errors, unreadable
@@ -21,7 +23,7 @@ Rows = Iterator[tuple[int, Mapping[str, Any]]]
 TRANSLATION = "translation"
 """A column whose parts are named by languages, as the library datasets has them."""
 NULLS = 2**16  # rows without a column that takes memory
-BATCH = 16  # rows that are read at a time: a short file may repeat a long text
+BATCH = 16  # rows that are read at a time, at most: a short file may repeat a long text
 
 
 def check_opens(path: Path) -> None:
@@ -35,8 +37,8 @@ def parquet_rows(path: Path, columns: Sequence[str] | None) -> Rows:
 
     Args:
       path: of the file.
-      columns: that are read, also as en-GB if one is en, and those within `translation`; of others, rows have
-        only the names. None: all are read.
+      columns: that are read, also as en-GB if one is en (the first of them), and those within `translation`;
+        of others, rows have only the names. None: all are read.
 
     Raises:
       UserError: it is damaged; it has two columns of one name; what one row has would take the memory.
@@ -57,7 +59,8 @@ def _parquet_batches(path: Path, file: IO[bytes], columns: Sequence[str]) -> Ite
     with prefixed_errors(f"{path}: "):
         pages = check_pages(file, ParquetFile(file), columns)
     table = ParquetFile(file, read_dictionary=sorted(pages.repeated))
-    batches: Iterator[Any] = table.iter_batches(BATCH if pages.largest <= SMALL_PAGE else 1, columns=columns)
+    rows = min(BATCH, LARGEST // max(pages.row, 1))
+    batches: Iterator[Any] = table.iter_batches(rows, columns=columns)
     return batches
 
 
@@ -68,12 +71,13 @@ def _chosen(path: Path, schema: Any, columns: Sequence[str] | None) -> list[str]
       UserError: two have the same name; one is of a type that a few bytes can make as long as they like.
     """
     names: list[str] = schema.names
-    chosen = list(dict.fromkeys(names)) if columns is None else [TRANSLATION] * (TRANSLATION in names)
+    counts = Counter(names)
+    chosen = list(counts) if columns is None else [TRANSLATION] * (TRANSLATION in counts)
     for column in columns or ():
         variants = (name for name in names if re.split("[-_]", name.lower())[0] == column.lower())
-        chosen += [column] if column in names else variants
+        chosen += [column] if column in counts else itertools.islice(variants, 1)
     for name in dict.fromkeys(chosen):
-        if names.count(name) > 1:
+        if counts[name] > 1:
             raise UserError(f"{path}: two columns are named {name}")
         if not _is_bounded(kind := schema.field(name).type):
             raise UserError(f"{path}: column {name} is of type {kind}; write it as texts or lists of texts")
@@ -268,7 +272,7 @@ class _Elements:
     def segment(self) -> str:
         """The text of the segment that ends here, in one line."""
         text, self._text = "".join(self._text or ()), None
-        return re.sub(r"\s*[\r\n]\s*", " ", text).strip()
+        return " ".join(filter(None, map(str.strip, re.split(r"[\r\n]", text))))
 
     def _characters(self, text: str) -> None:
         if self._text is not None:

@@ -4,13 +4,12 @@ alone."""
 
 import hashlib
 import random
-import re
 from collections.abc import Callable, Mapping
 
 from transformer.data.store import AnyPair, DirectedPair, TextRecord
 
 Change = Callable[[str, str, random.Random], tuple[str, str]]
-_FINAL = re.compile(r"\s*[.!?…。！？]+$")
+FINAL = ".!?…。！？"
 MISTYPED = 0.1  # of the words of a source with typing errors, and at least one
 SHORTEST = 4  # letters of a word that is mistyped
 
@@ -21,8 +20,10 @@ def _titled(text: str) -> str:
 
 def _without_final(source: str, target: str, chance: random.Random) -> tuple[str, str]:
     """Without the punctuation at the end, if both sides have some."""
-    both = _FINAL.sub("", source), _FINAL.sub("", target)
-    return both if all(both) and both[0] != source and both[1] != target else (source, target)
+    both = source.rstrip(FINAL), target.rstrip(FINAL)
+    if source == both[0] or target == both[1] or not all(map(str.strip, both)):
+        return source, target
+    return both[0].rstrip(), both[1].rstrip()
 
 
 def _mistyped(source: str, target: str, chance: random.Random) -> tuple[str, str]:

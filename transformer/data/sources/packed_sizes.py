@@ -6,7 +6,9 @@ memory by that, whatever the end of the file says. A buffer of Arrow that is com
 (Arrow columnar format, Message.fbs).
 """
 
+import itertools
 import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -14,11 +16,10 @@ from typing import IO, Any
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import MiB
 
-LARGEST_PAGE = 256 * MiB  # unpacked; writers make pages of a MiB, or of one value
-SMALL_PAGE = 4 * MiB  # unpacked; of which several rows are decoded together
-MOST_ITEMS = 2**24  # of all lists of a column in a group of rows, any number of which one row may have
+LARGEST = 256 * MiB  # unpacked, of one page of each column; writers make pages of a MiB, or of one value
+MOST_ITEMS = 2**24  # of all lists in a group of rows, any number of which one row may have
 LONGEST_VALUE = MiB  # of a column whose values all have the same number of bytes
-MOST_REPEATED = 256 * MiB  # bytes of the lists of a group of rows, if each item were the whole dictionary
+MOST_REPEATED = 256 * MiB  # bytes of the lists of a group of rows, if each item were the longest there can be
 _DICTIONARY, _DELTAS = 2, 7  # a kind of page; an encoding whose values repeat parts of others
 MOST_GROWTH = 200  # times the size of a message
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
@@ -29,10 +30,21 @@ _DEEPEST = 8  # structures of a header, in each other
 class Pages:
     """What the pages of some columns need."""
 
-    largest: int = 0
-    """The most bytes that one unpacks to."""
+    largest: Counter[str] = field(default_factory=Counter)
+    """The most bytes that one of a column unpacks to."""
+    row: int = 0
+    """Their sum, and so the most bytes of a row without lists: any value may be a whole page."""
     repeated: set[str] = field(default_factory=set)
     """Columns of lists with texts that a dictionary may repeat so often that they would take the memory."""
+    items: Counter[int] = field(default_factory=Counter)
+    """Those of all lists, by the group of rows."""
+    expanded: Counter[int] = field(default_factory=Counter)
+    """The most bytes of the items of all other lists, by the group of rows."""
+
+    def add(self, column: str, size: int) -> None:
+        """A page of a column."""
+        self.row += max(size - self.largest[column], 0)
+        self.largest[column] = max(self.largest[column], size)
 
 
 def check_pages(file: IO[bytes], table: Any, columns: Sequence[str]) -> Pages:
@@ -44,24 +56,31 @@ def check_pages(file: IO[bytes], table: Any, columns: Sequence[str]) -> Pages:
       columns: their names.
 
     Raises:
-      UserError: a page is too large, a list may be too long, or a value is.
+      UserError: the pages of all columns together are too large, their lists may be too long, or a value is.
       ValueError: a header is damaged.
     """
-    pages = Pages()
+    pages, chosen = Pages(), set(columns)
     for index in range(len(table.schema)):
         leaf = table.schema.column(index)
-        name = next((x for x in columns if leaf.path == x or leaf.path.startswith(f"{x}.")), None)
+        parents = itertools.accumulate(leaf.path.split("."), "{}.{}".format)
+        name = next((path for path in parents if path in chosen), None)
         if name is None:
             continue
-        if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" and leaf.length > LONGEST_VALUE:
-            raise UserError(f"column {name}: values of {leaf.length:,} bytes, of {LONGEST_VALUE:,} at most")
-        is_list = leaf.max_repetition_level > 0
+        length = leaf.length if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" else 0
+        if length > LONGEST_VALUE:
+            raise UserError(f"column {name}: values of {length:,} bytes, of {LONGEST_VALUE:,} at most")
+        pages.add(leaf.path, length)  # also of nulls
         for group in range(table.metadata.num_row_groups):
-            _check_chunk(file, table.metadata.row_group(group).column(index), name, is_list, pages)
+            _check_chunk(file, table, (index, group), name, pages)
     return pages
 
 
-def _check_chunk(file: IO[bytes], chunk: Any, name: str, is_list: bool, pages: Pages) -> None:
+def _check_chunk(file: IO[bytes], table: Any, where: tuple[int, int], name: str, pages: Pages) -> None:
+    """Reads the headers of the pages of a column in a group of rows, whose numbers are `where`."""
+    index, group = where
+    leaf, chunk = table.schema.column(index), table.metadata.row_group(group).column(index)
+    length = leaf.length if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" else 0
+    is_list, before = leaf.max_repetition_level > 0, pages.items[group]
     start = chunk.data_page_offset
     if chunk.dictionary_page_offset and 0 < chunk.dictionary_page_offset < start:
         start = chunk.dictionary_page_offset
@@ -76,21 +95,21 @@ def _check_chunk(file: IO[bytes], chunk: Any, name: str, is_list: bool, pages: P
             encoding = content.get(2 if 5 in header else 4)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             if start >= end:
-                return
+                break
             raise ValueError("the header of a page cannot be read") from error
         if min(unpacked, packed, values) < 0:
             raise ValueError("the header of a page has a negative size")
-        if unpacked > LARGEST_PAGE:
+        pages.add(leaf.path, unpacked)
+        if pages.row > LARGEST:
+            others = f", with those of other columns to {pages.row:,}" * (pages.row > unpacked)
             raise UserError(
-                f"column {name}: a page unpacks to {unpacked:,} bytes, and {LARGEST_PAGE:,} are read; write "
-                "the file with smaller pages"
+                f"column {name}: a page unpacks to {unpacked:,} bytes{others}, and {LARGEST:,} are read; "
+                "write the file with smaller pages"
             )
         count, start = count + values, file.tell() + packed
-        pages.largest = max(pages.largest, unpacked)
         dictionary = max(dictionary, unpacked if kind == _DICTIONARY else 0)
-        if is_list and chunk.physical_type == "BYTE_ARRAY" and count * dictionary > MOST_REPEATED:
-            pages.repeated.add(chunk.path_in_schema)
-        if is_list and count > MOST_ITEMS:
+        pages.items[group] = before + is_list * count
+        if pages.items[group] > MOST_ITEMS:
             raise UserError(
                 f"column {name}: the lists of a group of rows have more than {MOST_ITEMS:,} items; write the "
                 "file with smaller groups of rows"
@@ -99,6 +118,17 @@ def _check_chunk(file: IO[bytes], chunk: Any, name: str, is_list: bool, pages: P
             raise UserError(
                 f"column {name}: lists in the encoding DELTA_BYTE_ARRAY are not read; use another"
             )
+    size = count * (dictionary if chunk.physical_type == "BYTE_ARRAY" else length) if is_list else 0
+    if pages.expanded[group] + size <= MOST_REPEATED:
+        pages.expanded[group] += size
+    elif length:
+        most = (MOST_REPEATED - pages.expanded[group]) // length
+        raise UserError(
+            f"column {name}: lists of values of {length:,} bytes, of which a group of rows may have "
+            f"{most:,}; write the file with smaller groups of rows"
+        )
+    else:
+        pages.repeated.add(chunk.path_in_schema)
 
 
 # Thrift's compact protocol: fields with a kind, of which only numbers and structures are of interest.

@@ -35,7 +35,7 @@ from transformer.data.sources.source import (
 from transformer.data.sources.text_files import Damaged, bad_line
 from transformer.data.store import LINES, TEXT, Corpus, Form, Progress, array, integers, silent
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import parse_object, readable
+from transformer.runtime.files import parse_row, readable
 from transformer.runtime.text import has_text
 
 Annotation = Literal["captions", "boxes"]
@@ -147,7 +147,7 @@ def _of_columns(line: str, annotation: Annotation) -> Line:
 
 
 def _of_object(line: str, annotation: Annotation) -> Line:
-    record = parse_object(line, named_once=True)
+    record = parse_row(line)
     name, several = record.get("picture"), record.get("caption" if annotation == "captions" else annotation)
     if not isinstance(name, str):
         raise ValueError('"picture" must be a file name')

@@ -15,7 +15,7 @@ from transformer.data.sources.text_files import bad_line, one_line, readable_lin
 from transformer.data.store import Progress, TextRecord
 from transformer.data.trees import linearised, read_tree, simplified, tree_texts
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import atomic_open, brief, brief_json, cache_root, parse_object, unreadable
+from transformer.runtime.files import atomic_open, brief, brief_json, cache_root, parse_row, unreadable
 from transformer.runtime.text import without_invisible
 
 SEPARATOR = ", "
@@ -287,7 +287,7 @@ def _objects(path: Path) -> Rows:
         if not line.strip():
             continue
         try:
-            row = parse_object(line, named_once=True)
+            row = parse_row(line)
         except (ValueError, RecursionError) as error:
             bad_line(path, number, "each line must be a JSON object", f" ({error})")
         else:

@@ -2,6 +2,7 @@
 
 import base64
 import functools
+import itertools
 import json
 import math
 import re
@@ -11,6 +12,7 @@ from typing import Any
 
 from transformer.config.model import SpecialIds
 from transformer.data.tokenizers.lossless import (
+    BYTES,
     MOST_GROWTH,
     SPACE,
     check_growth,
@@ -265,7 +267,7 @@ EVERY_BYTE = "".join(chr(code) for block in _BLOCKS for code in block)
 @functools.lru_cache(maxsize=1)  # source and target have the same one
 def _read(model: str) -> Any:
     try:
-        described = parse_object(model, named_once=True)
+        described = parse_object(model)
         _check_depth(described)
     except ValueError as error:
         raise UserError(f"not a tokenizer.json: {error}") from None
@@ -310,8 +312,10 @@ def _described(model: str, described: Json) -> Any:
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(f"not a tokenizer.json: {fault_of(error)}") from None
     copies = any_number if single > 1 else 1  # templates of two texts are for what repeats one
-    check_growth(max(growths[0] * copies * _ids_of_a_byte(described.get("model") or {}), growths[1]))
-    return _Library(_guarded(library("tokenizers").Tokenizer.from_str, model))
+    check_growth(max(growths[0] * copies * _ids_of_a_character(described.get("model") or {}), growths[1]))
+    tokenizer = _Library(_guarded(library("tokenizers").Tokenizer.from_str, model))
+    _check_blank(tokenizer)
+    return tokenizer
 
 
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
@@ -390,6 +394,9 @@ BERT's has 100, and SentencePiece makes pieces of 16."""
 
 LONGEST_MARK = 50
 """Characters of what the library writes for each character or token, such as [UNK], ## and </w>."""
+MOST_NODES = 3_000_000
+"""Nodes of Unigram's trie, for each of which the library takes 350 bytes; the 250,000 pieces of XLM-R have
+fewer than 2,600,000 bytes together."""
 MOST_ADDED = 1_000_000
 """Characters of all added tokens together, of which the library makes a trie; Whisper's have 17,000."""
 
@@ -401,11 +408,39 @@ def _check_added(tokens: Sequence[Json], growth: float) -> None:
         raise ValueError(f"added_tokens have over {MOST_ADDED:,} characters together, as they are normalized")
 
 
-def _ids_of_a_byte(model: Json) -> int:
-    """How many ids a model makes of a byte at most: with byte_fallback also of the bytes of what it writes
-    before or after it."""
+def _check_blank(tokenizer: Any) -> None:
+    """Raises UserError for an added token that is found between all characters, or at each of a run of spaces
+    and takes all of them: time and memory would grow as the square of the run."""
+    for token in tokenizer.get_added_tokens_decoder().values():
+        text = token.content
+        if token.normalized and tokenizer.normalizer:
+            text = _guarded(tokenizer.normalizer.normalize_str, text)
+        fault = "" if text else "normalized to nothing: set normalized to false, or leave it out"
+        if text.isspace() and (token.lstrip or token.rstrip):
+            fault = "blank and takes the spaces beside it: set lstrip and rstrip to false"
+        if fault:
+            raise UserError(f"not a tokenizer.json: the added token {brief_json(token.content)} is {fault}")
+
+
+def _ids_of_a_character(model: Json) -> int:
+    """How many ids a model makes of a character at most: with byte_fallback one of each byte, also of what it
+    writes before or after it."""
     marks = (model.get(name) or "" for name in ("continuing_subword_prefix", "end_of_word_suffix"))
-    return 1 + len("".join(marks).encode()) if model.get("byte_fallback") else 1
+    return BYTES + len("".join(marks).encode()) if model.get("byte_fallback") else 1
+
+
+def _nodes(pieces: Iterable[str]) -> int:
+    """How many nodes a trie of the bytes of pieces has; of few bytes, at most."""
+    encoded = [piece.encode() for piece in pieces]
+    if (total := sum(map(len, encoded))) <= MOST_NODES:
+        return total
+    return total - sum(map(_same, *zip(*itertools.pairwise(sorted(encoded)), strict=True)))
+
+
+def _same(one: bytes, other: bytes) -> int:
+    """With how many of the same bytes two texts begin."""
+    unlike = (index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(unlike, min(len(one), len(other)))
 
 
 def _check_model(model: Json) -> None:
@@ -417,8 +452,12 @@ def _check_model(model: Json) -> None:
     if model.get("max_input_chars_per_word", 0) > LONGEST_WORD:
         raise ValueError(f"model.max_input_chars_per_word is over {LONGEST_WORD}")
     vocabulary = model.get("vocab")
-    if isinstance(vocabulary, list) and any(len(piece) > LONGEST_WORD for piece, _ in vocabulary):
-        raise ValueError(f"a piece of model.vocab has over {LONGEST_WORD} characters")
+    if isinstance(vocabulary, list):
+        pieces = [piece for piece, _ in vocabulary]
+        if any(len(piece) > LONGEST_WORD for piece in pieces):
+            raise ValueError(f"a piece of model.vocab has over {LONGEST_WORD} characters")
+        if _nodes(pieces) > MOST_NODES:
+            raise ValueError(f"a trie of model.vocab has over {MOST_NODES:,} nodes")
     prefix = model.get("continuing_subword_prefix")
     merges = (merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges", []))
     if prefix and not all(second.startswith(prefix) for _, second in merges):

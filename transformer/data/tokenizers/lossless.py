@@ -149,8 +149,9 @@ def opened(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str
     processor = sentencepiece.SentencePieceProcessor()
     processor.LoadFromSerializedProto(model)
     described = _MODEL.FromString(model)
-    for rules in described.normalizer_spec, described.denormalizer_spec:
-        check_growth(longest_replacement(rules.precompiled_charsmap))
+    ids = BYTES if described.trainer_spec.byte_fallback else 1  # of each character
+    for rules, times in (described.normalizer_spec, ids), (described.denormalizer_spec, 1):
+        check_growth(longest_replacement(rules.precompiled_charsmap) * times)
     try:
         pieces: list[str] = processor.IdToPiece(list(range(processor.GetPieceSize())))
     except UnicodeDecodeError as error:
@@ -161,6 +162,8 @@ def opened(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str
 
 MOST_GROWTH = 100
 """How many times as long a tokenizer may make a text. A character of Unicode becomes 18 at most (NFKD)."""
+BYTES = 4
+"""Bytes of a character at most, each of which is an id with byte_fallback."""
 MOST_BEFORE = 1_000
 """How many ids may begin every text."""
 LONGEST_PIECE = 2_000

@@ -243,13 +243,16 @@ class UnigramSampler:
         self._size = subwords.size
         self._log_weights = alpha * np.asarray(subwords.scores)
         # a trie: prefixes of pieces, of which those that are pieces have their ids
-        number: dict[str, int] = dict(subwords.ids)
+        ids = subwords.ids
         edges: dict[tuple[int, int], int] = {}
-        for piece in subwords.ids:
-            for end in range(2, len(piece) + 1):
-                whole = number.setdefault(piece[:end], self._size + len(edges))
-                edges[number[piece[: end - 1]], subwords.ids[piece[end - 1]]] = whole
-        self._longer = PairTable(edges, self._size)
+        whole: dict[int, int] = {}
+        for piece, index in ids.items():
+            node = ids[piece[0]]
+            for character in piece[1:]:
+                node = edges.setdefault((node, ids[character]), self._size + len(edges))
+            whole[node] = index
+        named = {(whole.get(left, left), right): whole.get(n, n) for (left, right), n in edges.items()}
+        self._longer = PairTable(named, self._size)
 
     def __call__(
         self, words: Sequences, chosen: Int[np.ndarray, " n"], rng: np.random.Generator

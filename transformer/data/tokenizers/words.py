@@ -311,6 +311,8 @@ class ByteTokenizer(VocabularyTokenizer):
 
 
 _IS_CHARACTER = re.compile(f"[{CHARACTER}]")
+LONGEST_CHINESE = 1_000
+"""Characters without a sign between them that jieba segments at once, in time that may grow as the square."""
 
 
 class JiebaTokenizer(WordTokenizer):
@@ -328,7 +330,9 @@ class JiebaTokenizer(WordTokenizer):
         pieces: list[str] = []
         for is_chinese, group in itertools.groupby(super().pieces_of(text, rule), _is_character):
             several = list(group)
-            pieces += _segmenter().lcut("".join(several)) if is_chinese else several
+            for start in range(0, len(several), LONGEST_CHINESE) if is_chinese else ():
+                pieces += _segmenter().lcut("".join(several[start : start + LONGEST_CHINESE]))
+            pieces += [] if is_chinese else several
         return pieces
 
 

@@ -246,7 +246,7 @@ def read_json(path: Path, change: Callable[[str], str] = str) -> Json:
     """The content of a JSON file, whose text is changed before it is parsed. Raises UserError if it cannot be
     read, or a field has another type than an import reads."""
     try:
-        content = parse_object(change(read_text(path)), named_once=True)
+        content = parse_object(change(read_text(path)))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; the folder of a model has one") from None
     except (OSError, ValueError) as error:
@@ -348,7 +348,7 @@ class Shards:
                 if size > LONGEST_HEADER:
                     raise ValueError(f"a header of {size:,} bytes, of {LONGEST_HEADER:,} at most")
                 with safe_open(path, framework="numpy"):  # checks sizes and offsets
-                    header = json.loads(file.read(size))
+                    header = parse_object(file.read(size).decode())
             header.pop("__metadata__", None)
             for name, tensor in header.items():
                 if (indexed_path := files.get(name, files.get(None))) != path:

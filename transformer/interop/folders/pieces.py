@@ -162,7 +162,7 @@ def _hub(folder: Path) -> str:
 def _cleaning(content: str) -> str:
     """With a decoder that takes out the spaces before signs and clitics, as `transformers` does if a folder
     asks for it; not after BPE."""
-    tokenizer = parse_object(content, named_once=True)
+    tokenizer = parse_object(content)
     if "merges" in tokenizer["model"]:
         return content
     before = [tokenizer["decoder"]] if tokenizer["decoder"] else []
