@@ -17,6 +17,7 @@ from transformer.model.parameters import tracing_for
 from transformer.model.positions import SCHEMES
 from transformer.model.transformer import Transformer
 from transformer.model.variants import blocks
+from transformer.model.variants.positions import by_distances
 
 LENGTHS = 37, 29  # of sources and targets: parts of 8 queries overlap
 ROWS = 2
@@ -77,6 +78,15 @@ def test_logits_and_gradients_are_those_of_whole_arrays(
     (_, logits), gradients = jax.value_and_grad(loss, has_aux=True)(variables)
     np.testing.assert_allclose(logits[0], expected[0], atol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), gradients, expected_gradients)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 7), (128, 128), (129, 128), (300, 517)])
+def test_terms_of_distances_are_on_diagonals(queries, keys):
+    x = np.random.default_rng(0).standard_normal((2, queries + keys - 1), np.float32)
+    query, key = np.indices((queries, keys))
+    np.testing.assert_array_equal(
+        by_distances(jnp.asarray(x), queries, keys), x[:, queries - 1 - query + key]
+    )
 
 
 def test_each_part_drops_weights_of_its_own(in_parts):

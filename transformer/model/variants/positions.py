@@ -128,6 +128,22 @@ def shifted(x: Float[Array, "b h q n"], keys: int) -> Float[Array, "b h q k"]:
     return flat.reshape(*batch, queries, columns)[..., :keys]
 
 
+BLOCK = 128
+
+
+def by_distances(x: Float[Array, "h n"], queries: int, keys: int) -> Float[Array, "h q k"]:
+    """Element (i, j) is element q - 1 - i + j of x, as in `shifted`. Blocks of as many queries as keys repeat
+    along their diagonals, so each is made once: a shift of everything is slow on a TPU."""
+    height, width = -(-queries // BLOCK), -(-keys // BLOCK)
+    padded = jnp.pad(x, ((0, 0), (height * BLOCK - queries, width * BLOCK - keys + 1)))
+    parts = padded.reshape(len(x), height + width, BLOCK)
+    windows = jnp.concatenate([parts[:, :-1], parts[:, 1:, :-1]], axis=2)[:, :, None]
+    blocks = shifted(jnp.broadcast_to(windows, (*windows.shape[:2], BLOCK, 2 * BLOCK - 1)), BLOCK)
+    rows = [blocks[:, first : first + width].swapaxes(1, 2) for first in reversed(range(height))]
+    whole = jnp.concatenate(rows, axis=1).reshape(len(x), height * BLOCK, width * BLOCK)
+    return whole[:, :queries, :keys]
+
+
 def slopes(num_heads: int) -> list[float]:
     """The slope of each head of ALiBi: 2^(-8/n), 2^(-16/n), ... for n heads if n is a power of 2; otherwise
     those of the next lower power, then every other one of the next higher power."""
@@ -175,9 +191,7 @@ class DistanceBias:
         """The term of some of the queries, or of all."""
         first, count = part or (jnp.int32(0), self.keys)
         columns = taken(self.by_distance, (self.keys - first - count, count + self.keys - 1), 1)
-        return shifted(
-            jnp.broadcast_to(columns[None, :, None], (1, len(columns), count, columns.shape[1])), self.keys
-        )
+        return by_distances(columns, count, self.keys)[None]
 
 
 def distances_of(length: int) -> Int[Array, " n"]:
