@@ -362,7 +362,7 @@ def test_a_head_of_many_lines_is_refused_before_it_is_read(service):
 
 
 def test_a_closed_terminal_ends_a_server_as_a_request_to_end_does(monkeypatch):
-    """It often sends its signal twice; and a server that ignores it, under nohup, goes on."""
+    """It often sends its signal twice; and a server that ignores it, under nohup, continues."""
     server = connections.Server(connections.config_of(Mock(), Limits()))
     monkeypatch.setattr("os._exit", lambda status: pytest.fail("it ended at once"))
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -37,8 +37,8 @@ _COPIED = re.compile(
     r"|\$\$[^$]+\$\$|\$(?![\s$])(?:[^$\\]|\\.)*(?<!\s)\$(?!\d)",
     re.DOTALL,
 )
-_COPIED_TOO = re.compile(r"(?P<ticks>`+)|(?P<link>\]\()|<(?=[a-zA-Z/!?])|(?<!\w)[a-zA-Z]\w*+://")
-"""How code, the address of a link, a tag and an address begin."""
+_BEFORE_FORMULAS = re.compile(r"(?P<ticks>`+)|(?P<link>\]\()|<(?=[a-zA-Z/!?])|(?<!\w)[a-zA-Z]\w*+://")
+"""How begins what comes before a formula: code, the address of a link, a tag, a bare address."""
 _TO_ITS_END = re.compile(r"<[^<>]*+>|\w++://[^\s<>]*+")
 _TAB = re.compile(r'===[!+]{0,2} +"')
 _TEMPLATE_LINES = 100
@@ -171,10 +171,10 @@ def _tab(state: Any, start: int, end: int, silent: bool) -> bool:
 
 
 def _cuts(text: str, start: int, end: int) -> bool:
-    """Whether code, a link, a tag or an address begins between two signs of money and ends behind them: so
-    they are no formula."""
+    """Whether code, a link, a tag or an address begins between two dollar signs and ends after them: then
+    they enclose no formula."""
     position = start
-    while match := _COPIED_TOO.search(text, position, end):
+    while match := _BEFORE_FORMULAS.search(text, position, end):
         position = match.end()
         if match["link"]:
             return True

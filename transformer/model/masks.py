@@ -15,7 +15,7 @@ from transformer.model.parameters import Module, platform
 Part = tuple[Int[Array, ""], int]
 """Some of the queries: the first of them, and their number."""
 Bias = Float[Array, "#b h #q k"] | Callable[..., Any]
-"""A term of the scores, or a function (part) that makes it of a part of the queries, None for all."""
+"""A term of the scores; or a function that returns it for a part of the queries (None: for all)."""
 
 
 def taken(x: Array, part: Part | None, axis: int) -> Array:

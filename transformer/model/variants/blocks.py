@@ -15,9 +15,9 @@ MOST_SCORES = {"cpu": 2**24}  # of all rows, heads and queries at a time: 64 MB,
 def by_queries(
     inputs: AttentionInputs, kernel: Einsums, dropout_key: Array | None
 ) -> Float[Array, "b h q d_v"]:
-    """Eq. 1 for a part of the queries after the other, whose weights the backward pass computes again. A
-    query sees all of its keys, so the softmax is the ordinary one; memory grows as the length, and not as its
-    square (Rabe and Staats 2021)."""
+    """Eq. 1 for one part of the queries after another; the backward pass computes the weights of each again.
+    A query attends to all of its keys at once, so the softmax is the ordinary one. Memory grows as the
+    length, and not as its square (Rabe and Staats 2021)."""
     query, dtype = inputs.query, inputs.keys.dtype
     rows, heads, queries, width = query.shape
     at_once = MOST_SCORES.get(platform(), 2**27) // (rows * heads * inputs.keys.shape[2]) // LANES * LANES
